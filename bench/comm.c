@@ -4,6 +4,7 @@
 //
 //   bench_comm [--ranks N] [--dtype fp32|bf16] [--wire fp16|bf16] [--op OP] [--rounds N]
 //              [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]
+//              [--backend shm|net]
 //
 // Variants are interleaved round by round; what counts is the lower quartile over rounds. A burst's
 // time is the median over its collectives of the time that the last arriver spent in one; where
@@ -37,6 +38,7 @@ typedef struct settings {
     size_t least_bytes, most_bytes;
     bool outside, pin;
     gs_helper_thread helper;
+    const char *backend;  // shm; net: over loopback, which tells what it costs a core, not what a network gives
 } settings;
 
 // Between the processes; made before they are.
@@ -342,7 +344,7 @@ static gs_status open_bench(bench *self) {
     GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){.num_threads = 1}));
     GS_TRY(gs_arena_create(&self->arena, set->most_bytes));
     GS_TRY(gs_device_alloc(self->device, (void **)&self->private_data, 2 * set->most_bytes));
-    gs_comm_options options = {.backend = "shm",
+    gs_comm_options options = {.backend = set->backend,
                                .rank = self->rank,
                                .world_size = set->ranks,
                                .generation = 1,
@@ -375,7 +377,8 @@ static bool parse_arguments(settings *set, int argc, char **argv) {
         {"wire", required_argument, NULL, 'w'},
         {"least", required_argument, NULL, 'l'}, {"most", required_argument, NULL, 'm'},
         {"outside", no_argument, NULL, 'x'},     {"pin", no_argument, NULL, 'p'},
-        {"helper", no_argument, NULL, 'h'},      {0}};
+        {"helper", no_argument, NULL, 'h'},      {"backend", required_argument, NULL, 'b'},
+        {0}};
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (option) {
@@ -406,6 +409,9 @@ static bool parse_arguments(settings *set, int argc, char **argv) {
         case 'h':
             set->helper = GS_HELPER_ON;
             break;
+        case 'b':
+            set->backend = optarg;
+            break;
         case 'o':
             set->kind = GS_COLLECTIVE_UNSET;
             for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -428,11 +434,12 @@ int main(int argc, char **argv) {
                     .kind = GS_ALLREDUCE,
                     .most_bytes = 100u << 20,
                     .cores = gs_usable_cores(),
-                    .helper = GS_HELPER_OFF};
+                    .helper = GS_HELPER_OFF,
+                    .backend = "shm"};
     if (!parse_arguments(&set, argc, argv)) {
         fprintf(stderr,
                 "usage: %s [--ranks 2..%d] [--rounds 1..%d] [--dtype fp32|bf16] "
-                "[--wire fp16|bf16] [--op NAME] [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]\n",
+                "[--wire fp16|bf16] [--op NAME] [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper] [--backend shm|net]\n",
                 argv[0], MAX_RANKS, MAX_ROUNDS);
         return 64;
     }

@@ -2,7 +2,7 @@
 # gradsync's all-reduce beside MPI's and gloo's on this host: one table, ratios from one run.
 #
 #   bench/comm.sh [BUILD_DIR]      default build/release; needs a release build
-#   RANKS=2 ROUNDS=7 LEAST=1024 MOST=104857600 PYTHON=python3 bench/comm.sh
+#   RANKS=2 ROUNDS=7 LEAST=1024 MOST=104857600 BACKEND=shm PYTHON=python3 bench/comm.sh
 #
 # Engines take turns round by round; the lower quartile over rounds counts. Peers that are not
 # installed are left out. Ranks are pinned, for gradsync and for the peers alike.
@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
 ranks=${RANKS:-2} rounds=${ROUNDS:-7} least=${LEAST:-1024} most=${MOST:-104857600}
-python=${PYTHON:-python3}
+python=${PYTHON:-python3} backend=${BACKEND:-shm}
 bench=$build/bin/bench_comm
 [ -x "$bench" ] || { echo "comm.sh: $bench is not there; build it with: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
 
@@ -22,7 +22,7 @@ has_gloo=yes
 
 round=0
 while [ "$round" -lt "$rounds" ]; do
-  "$bench" --ranks "$ranks" --rounds 1 --least "$least" --most "$most" --pin |
+  "$bench" --backend "$backend" --ranks "$ranks" --rounds 1 --least "$least" --most "$most" --pin |
     sed 's/^/gradsync /' >>"$results"
   if [ -x "$build/bin/bench_peer_mpi" ] && command -v mpiexec >/dev/null; then
     mpiexec -n "$ranks" -bind-to core "$build/bin/bench_peer_mpi" 1 "$least" "$most" |

@@ -6,7 +6,6 @@
 //   bench_control COORDINATOR_PROGRAM WORKERS [SECONDS_PER_PHASE [STEP_SECONDS]]
 //
 // Loop: round trip of a control call, so the time until the loop has come round, plus two hops.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,10 +14,10 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/control_requests.h"
 #include "bench/control_workers.h"
 #include "core/clock.h"
 #include "core/strbuf.h"
@@ -33,12 +32,13 @@
 
 typedef struct bench {
     char dir[200], flag[224];  // while `flag` exists its disk is slow
-    char http_host[64], control[128];
-    int http_port;
+    control_http http;
+    char control[128];
     pid_t pid;
     gs_rpc_context *context;
     gs_rpc_client *client;
     control_workers *workers;
+    control_requests *requests;
     // Of the phase that runs.
     double *loop_ms, *http_ms;
     int num_loop, num_http, num_submitted;
@@ -50,38 +50,6 @@ static void stop_bench(bench *b, const char *why) {
     fprintf(stderr, "control: %s; see %s/log\n", why, b->dir);
     if (b->pid > 0) kill(b->pid, SIGKILL);
     exit(1);
-}
-
-static int open_http(const bench *b) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)b->http_port)};
-    inet_pton(AF_INET, b->http_host, &address.sin_addr);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct timeval limit = {.tv_sec = 20};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
-    close(fd);
-    return -1;
-}
-
-// The status, and the whole response in `response`; 0 when there was none.
-static int request_http(const bench *b, const char *method, const char *path, const char *body,
-                        gs_strbuf *response) {
-    char head[512], data[65536];
-    gs_strbuf_clear(response);
-    int fd = open_http(b);
-    if (fd < 0) return 0;
-    int head_bytes = snprintf(head, sizeof head,
-                              "%s %s HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n"
-                              "Content-Length: %zu\r\nConnection: close\r\n\r\n",
-                              method, path, b->http_host, b->http_port, strlen(body));
-    bool sent = send(fd, head, (size_t)head_bytes, MSG_NOSIGNAL) == head_bytes &&
-                send(fd, body, strlen(body), MSG_NOSIGNAL) == (ssize_t)strlen(body);
-    ssize_t bytes;
-    while (sent && (bytes = recv(fd, data, sizeof data, 0)) > 0) {
-        gs_strbuf_add(response, data, (size_t)bytes);
-    }
-    close(fd);
-    return response->len > 12 ? atoi(response->text + 9) : 0;
 }
 
 static bool read_ports(bench *b, const char *path) {
@@ -98,8 +66,8 @@ static bool read_ports(bench *b, const char *path) {
     gs_json_release(ports);
     char *colon = strrchr(http, ':');
     if (!colon || !b->control[0]) return false;
-    b->http_port = atoi(colon + 1);
-    snprintf(b->http_host, sizeof b->http_host, "%.*s", (int)(colon - http), http);
+    b->http.port = atoi(colon + 1);
+    snprintf(b->http.host, sizeof b->http.host, "%.*s", (int)(colon - http), http);
     return true;
 }
 
@@ -159,7 +127,7 @@ static bool submit_job(bench *b, int ranks, gs_strbuf *response) {
              "{\"name\":\"sim-%d\",\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1000000000},"
              "\"world\":{\"min\":%d,\"max\":%d}}",
              b->num_submitted++, ranks, ranks);
-    int status = request_http(b, "POST", "/v1/jobs", body, response);
+    int status = control_http_request(&b->http, "POST", "/v1/jobs", body, response);
     return status == 201 || status == 202;
 }
 
@@ -203,7 +171,7 @@ static void scrape(void *ctx, const atomic_bool *stopping) {
     gs_strbuf response = {0};
     while (!atomic_load(stopping) && b->num_http < MAX_SAMPLES) {
         int64_t begun_ns = gs_now_ns();
-        int status = request_http(b, "GET", "/metrics", "", &response);
+        int status = control_http_request(&b->http, "GET", "/metrics", "", &response);
         b->http_ms[b->num_http++] = (double)(gs_now_ns() - begun_ns) / 1e6;
         b->scrape_bytes = response.len;
         if (status != 200) fprintf(stderr, "control: /metrics answers %d\n", status);
@@ -216,7 +184,7 @@ static void flood(void *ctx, const atomic_bool *stopping) {
     bench *b = ctx;
     gs_strbuf response = {0};
     while (!atomic_load(stopping)) {
-        if (request_http(b, "GET", "/v1/jobs", "", &response) == 200)
+        if (control_http_request(&b->http, "GET", "/v1/jobs", "", &response) == 200)
             atomic_fetch_add(&b->flooded, 1);
     }
     gs_strbuf_release(&response);
@@ -238,6 +206,11 @@ static void commit_slowly(void *ctx, const atomic_bool *stopping) {
     }
     unlink(b->flag);
     gs_strbuf_release(&response);
+}
+
+static void ask_in_turn(void *ctx, const atomic_bool *stopping) {
+    bench *b = ctx;
+    while (!atomic_load(stopping) && control_requests_turn(b->requests)) continue;
 }
 
 typedef void (*load_body)(void *ctx, const atomic_bool *stopping);
@@ -329,6 +302,17 @@ int main(int argc, char **argv) {
     run_phase(&b, num_workers, "scraped", seconds, scrape, 1);
     run_phase(&b, num_workers, "flooded", seconds, flood, NUM_FLOODERS);
     run_phase(&b, num_workers, "slowdisk", seconds, commit_slowly, 1);
+    b.requests = control_requests_create(&b.http);
+    if (!b.requests) stop_bench(&b, "out of memory");
+    run_phase(&b, num_workers, "asked", seconds, ask_in_turn, 1);
+    bool is_right = control_requests_print(b.requests);
+    control_requests_destroy(b.requests);
+    control_workers_counts counts = control_workers_count(b.workers);
+    if (counts.links_lost || counts.trainers_stepping != num_workers) {
+        fprintf(stderr, "control: %d connections were given up, %d of %d workers step\n", counts.links_lost,
+                counts.trainers_stepping, num_workers);
+        is_right = false;
+    }
     control_workers_stop(b.workers);
     gs_rpc_client_close(b.client);
     gs_rpc_context_destroy(b.context);
@@ -336,5 +320,5 @@ int main(int argc, char **argv) {
     waitpid(b.pid, NULL, 0);
     free(b.loop_ms);
     free(b.http_ms);
-    return 0;
+    return is_right ? 0 : 1;
 }

@@ -27,8 +27,8 @@
 #define FLAG_COMMAND 4
 #define CALL_MS 60000
 #define MAX_JOBS 16384
-// As rpc/client/rpc_channel.c keeps a connection audible.
-#define PING_AFTER_NS (1500 * GS_NS_PER_MS)
+// As rpc/client/rpc_channel.c keeps a connection audible, until it is told of a slower pace.
+#define PACE_NS GS_NS_PER_SEC
 
 // Ranks of a job step together.
 typedef struct sim_job {
@@ -48,7 +48,7 @@ typedef struct sim_peer {
     char *hello;  // owned; said again to the life of the coordinator that is there
     int64_t generation, rank, step, told_step;
     const sim_job *of_job;
-    int64_t heard_ns, pinged_ns;
+    int64_t heard_ns, sent_ns, pinged_ns, pace_ns;
     int64_t heartbeat_ns, report_ns;  // the cadence that it was told
     int64_t beat_ns, step_ns;         // when the next one is due; 0: not welcome yet
     int64_t reported_ns;
@@ -111,6 +111,7 @@ static void send_frame(control_workers *workers, sim_peer *to, gs_frame_kind kin
     if (kind == GS_FRAME_REQUEST && gs_method_info_of(method)->shape == GS_CALL) {
         frame.time_left_ms = CALL_MS;
     }
+    to->sent_ns = frame.send_ns;
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, bytes);
     put_part(to, header, sizeof header, FLAG_MORE);
@@ -316,6 +317,7 @@ static void take_message(control_workers *workers, sim_peer *from, const gs_fram
     atomic_fetch_add_explicit(&workers->received, 1, memory_order_relaxed);
     from->heard_ns = gs_now_ns();
     from->coord_epoch = frame->coord_epoch;
+    if (frame->kind == GS_FRAME_PING) from->pace_ns = (int64_t)frame->time_left_ms * GS_NS_PER_MS;
     if (frame->kind == GS_FRAME_END && frame->status == GS_UNAVAILABLE && from->said_to != from->coord_epoch) {
         say_hello(workers, from);
         return;
@@ -365,6 +367,7 @@ static void take_part(control_workers *workers, sim_peer *from, uint8_t flags, c
         from->frame.method = (gs_method)((uint8_t)data[6] | (uint8_t)data[7] << 8);
         from->frame.kind = (gs_frame_kind)data[8];
         from->frame.status = (gs_code)data[9];
+        memcpy(&from->frame.time_left_ms, data + 12, 4);
         memcpy(&from->frame.coord_epoch, data + 32, 4);
     } else if (from->has_header) {
         from->has_header = false;
@@ -443,7 +446,9 @@ static void make_step(control_workers *workers, sim_peer *from, int64_t now_ns) 
 }
 
 static void ping(control_workers *workers, sim_peer *from, int64_t now_ns) {
-    if (now_ns - from->heard_ns < PING_AFTER_NS || now_ns - from->pinged_ns < PING_AFTER_NS) return;
+    int64_t pace_ns = from->pace_ns ? from->pace_ns : PACE_NS, ping_after_ns = pace_ns * 3 / 2;
+    bool is_unheard = now_ns - from->heard_ns >= ping_after_ns && now_ns - from->pinged_ns >= ping_after_ns;
+    if (now_ns - from->sent_ns < pace_ns && !is_unheard) return;
     from->pinged_ns = now_ns;
     send_frame(workers, from, GS_FRAME_PING, GS_METHOD_NONE, "", 0);
 }

@@ -17,6 +17,7 @@
 #include "coordinator/store/data_dir.h"
 #include "coordinator/store/trace.h"
 #include "core/config.h"
+#include "core/directory.h"
 #include "core/log.h"
 #include "core/thread.h"
 #include "rpc/json/config_file.h"
@@ -29,7 +30,7 @@
 
 typedef struct coordinator_settings {
     char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace;
-    double orphan_limit, keep_days;
+    double orphan_limit, keep_days, keep_series;
     int64_t keep_jobs;
     bool insecure_no_auth;
 } coordinator_settings;
@@ -66,6 +67,9 @@ static const gs_config_field fields[] = {
     {.name = "keep_days", .type = GS_CONFIG_DOUBLE, .offset = offsetof(coordinator_settings, keep_days),
      .default_value = "0", .least = 0, .most = 36500, .metavar = "DAYS",
      .help = "ended jobs are kept that long, days without a coordinator not counted; 0: for ever"},
+    {.name = "keep_series", .type = GS_CONFIG_DOUBLE, .offset = offsetof(coordinator_settings, keep_series),
+     .default_value = "300", .least = 1, .most = 86400, .metavar = "SECONDS",
+     .help = "the series of an ended job stay on /metrics that long; it is not forgotten before"},
     {.name = "insecure_no_auth", .type = GS_CONFIG_BOOL,
      .offset = offsetof(coordinator_settings, insecure_no_auth), .default_value = "false",
      .help = "serve other addresses than loopback though nobody shows credentials: for private "
@@ -170,9 +174,7 @@ static gs_status choose_checkpoints(program_state *state, const coordinator_sett
     char path[1200];
     snprintf(path, sizeof path, "%s%s", given ? settings->checkpoints : state->data_dir,
              given ? "" : "/checkpoints");
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        return gs_error_from_errno(errno, "checkpoints: %s", path);
-    }
+    GS_TRY(gs_status_prefix(gs_directory_make(path, 0700), "checkpoints"));
     return make_absolute(state->checkpoints, sizeof state->checkpoints, "checkpoints", path);
 }
 
@@ -197,6 +199,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_OSERR, status);
     gs_timing timing = gs_timing_default;
     timing.orphan_ns = (int64_t)(settings->orphan_limit * (double)GS_NS_PER_SEC);
+    timing.series_keep_ns = (int64_t)(settings->keep_series * (double)GS_NS_PER_SEC);
     gs_coordinator_options options = {.timing = &timing,
                                       .retention = {.ended_jobs = (size_t)settings->keep_jobs,
                                                     .ended_ns = (int64_t)(settings->keep_days * DAY_NS),

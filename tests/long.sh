@@ -60,18 +60,36 @@ item conformance/all dev gradsync-conformance "GRADSYNC_RUNS=all $in_ctest -R '^
 for first in 1 200001 400001 600001 800001; do
   item "simulate/$first" release test_simulation "\"\$build/tests/test_simulation\" --seed $first --histories 200000 --rows 68"
 done
-item simulate/planted release test_simulation 'tests/simulation/planted.py .'
+item simulate/planted release test_simulation 'tests/simulation/planted.py --starts 3 .'
 # The coordinator killed before each of its effects, under ranks that train nothing and under ones that do.
 # shellcheck disable=SC2016
 item coordinator/effects dev test_fault_coordinator_effects 'GRADSYNC_KILLS=200 "$build/tests/test_fault_coordinator_effects"'
 # shellcheck disable=SC2016
 item coordinator/effects-training dev 'test_fault_coordinator_effects gradsync-worker' \
   'GRADSYNC_KILLS=200 GRADSYNC_REAL_WORKERS=1 "$build/tests/test_fault_coordinator_effects"'
+# Its disk full at each of its writes: for that one, for twenty, and until somebody is told.
+# shellcheck disable=SC2016
+item coordinator/full-disk dev test_fault_coordinator_full_disk \
+  'GRADSYNC_FULL_WRITES=all "$build/tests/test_fault_coordinator_full_disk"'
+# Bits of its data directory flipped while it was away.
+# shellcheck disable=SC2016
+item coordinator/damage dev test_fault_coordinator_damage 'GRADSYNC_DAMAGES=300 "$build/tests/test_fault_coordinator_damage"'
 # Ten minutes without a coordinator, and a hundred that end one after the other.
 # Not by CTest, which ends a test at its TIMEOUT whatever it is told.
 # shellcheck disable=SC2016
 item coordinator/rows release product \
   'GRADSYNC_DOWN_SECONDS=600 GRADSYNC_RESTARTS=100 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_coordinator_rows.sh'
+# 10,000 jobs one behind the other, of which 5,000 are kept: what they leave is that of those that are kept.
+# shellcheck disable=SC2016
+item coordinator/jobs release product \
+  'tests/e2e/jobs_in_a_row.py --bin "$build/bin" --jobs 10000 --kept 5000 --marks 10 --warm 100'
+# A start beside 10,000 ended jobs and 100 that train: 0.3 s are usual, 1 s is meant.
+# shellcheck disable=SC2016
+item coordinator/restart release product 'bench/restart.py --build "$build" --most 3'
+
+# The power goes, ten times.
+# shellcheck disable=SC2016
+item coordinator/power release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_power_loss.sh'
 
 # Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8; and random orders
 # between lanes.

@@ -11,6 +11,12 @@
 #define PAGE_BYTES 4096
 #define MAX_DOCUMENT_BYTES (4 * 1024 * 1024)
 
+const char *gs_member_state_name(gs_member_state state) {
+    static const char *const names[] = {"booting", "waiting", "prepared", "connecting",
+                                        "connected", "running", "aborting", "leaving"};
+    return names[state];
+}
+
 static gs_status map_page(gs_launch_page **page, int fd) {
     void *memory = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return gs_error_from_errno(errno, "launch page");
@@ -90,6 +96,7 @@ static gs_status take_members(gs_launch *launch, const gs_json *document) {
         {&launch->host, "host"},
         {&launch->boot_id, "boot_id"},
         {&launch->data_root, "data_root"},
+        {&launch->data_address, "data_address"},
         {&launch->checkpoints_dir, "checkpoints_dir"},
         {&launch->resume, "resume"},
         {&launch->log_level, "log_level"},
@@ -132,6 +139,7 @@ void gs_launch_release(gs_launch *launch) {
     free(launch->host);
     free(launch->boot_id);
     free(launch->data_root);
+    free(launch->data_address);
     free(launch->checkpoints_dir);
     free(launch->resume);
     free(launch->log_level);

@@ -11,6 +11,20 @@
 #include "rpc/json/json.h"
 #include "rpc/schema/job_spec.h"
 
+// How far a trainer is, as its heartbeats and its agent say it.
+typedef enum gs_member_state {
+    GS_MEMBER_BOOTING = 0,  // nobody has been told anything
+    GS_MEMBER_WAITING,
+    GS_MEMBER_PREPARED,
+    GS_MEMBER_CONNECTING,
+    GS_MEMBER_CONNECTED,  // in its communicator, and waits for go
+    GS_MEMBER_RUNNING,
+    GS_MEMBER_ABORTING,
+    GS_MEMBER_LEAVING
+} gs_member_state;
+
+const char *gs_member_state_name(gs_member_state state);
+
 // Written by the trainer, read by its agent: the agent must name rank and generation when it reports an
 // exit, also one that came without a word, and when a coordinator asks that has never heard of this trainer.
 typedef struct gs_launch_page {
@@ -18,11 +32,12 @@ typedef struct gs_launch_page {
     atomic_uint generation;
     atomic_int world_size;  // of that generation; 0 before
     _Atomic int64_t applied_step;
+    atomic_int state;  // gs_member_state
 } gs_launch_page;
 
 typedef struct gs_launch {
     char *job, *job_name, *launch_token, *coordinator, *worker, *host, *boot_id, *data_root,
-        *checkpoints_dir, *resume, *log_level, *cluster;  // owned; "" when absent
+        *data_address, *checkpoints_dir, *resume, *log_level, *cluster;  // owned; "" when absent
     char *device;      // owned; "cpu" or "cuda"
     int num_devices;   // cuda: how many this trainer sees, cuda:0 and on
     int slot, rank_hint, threads;

@@ -10,6 +10,7 @@
 #include "rpc/json/config_file.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_probe.h"
+#include "worker/data_address.h"
 #include "worker/exit_code.h"
 #include "worker/trainer/trainer_process.h"
 
@@ -18,12 +19,16 @@ static const gs_config_field fields[] = {
      "tcp://127.0.0.1:8471", 0, 0, "tcp://HOST:PORT", "Where the coordinator listens."},
     {"slots", GS_CONFIG_INT, offsetof(gs_agent_options, slots), "0", 0, 256, "N",
      "How many trainers may run here at the same time; 0: one for each GPU, one without."},
-    {"devices", GS_CONFIG_STRING, offsetof(gs_agent_options, devices), "auto", 0, 0, "auto|none|0,2",
-     "GPUs that trainers get, in order of slots."},
+    {"devices", GS_CONFIG_STRING, offsetof(gs_agent_options, devices), "auto", 0, 0,
+     "auto|none|0,2", "GPUs that trainers get, in order of slots."},
     {"devices_per_slot", GS_CONFIG_INT, offsetof(gs_agent_options, devices_per_slot), "1", 1, 64,
      "N", "GPUs that one trainer has to itself; it computes on the first."},
     {"data_root", GS_CONFIG_STRING, offsetof(gs_agent_options, data_root), ".", 0, 0, "DIR",
      "What data patterns of jobs are relative to."},
+    {"data_address", GS_CONFIG_STRING, offsetof(gs_agent_options, data_address), "", 0, 0,
+     "ADDRESS",
+     "Where ranks on other hosts reach ranks here; unless said, the address that reaches the "
+     "coordinator."},
     {"checkpoints", GS_CONFIG_STRING, offsetof(gs_agent_options, checkpoints), "", 0, 0, "DIR",
      "Where checkpoints are written, if not at the coordinator's own path."},
     {"name", GS_CONFIG_STRING, offsetof(gs_agent_options, name), "", 0, 0, "NAME",
@@ -55,7 +60,13 @@ static int run_agent(int argc, char **argv) {
     int exit_code = GS_EXIT_DONE;
     if (!status.code && outcome == GS_CONFIG_RUN &&
         !gs_log_level_from_name(&level, options.log_level)) {
-        status = gs_error(GS_INVALID_ARGUMENT, "--log-level: there is no \"%s\"", options.log_level);
+        status =
+            gs_error(GS_INVALID_ARGUMENT, "--log-level: there is no \"%s\"", options.log_level);
+    }
+    if (!status.code && outcome == GS_CONFIG_RUN && *options.data_address &&
+        !gs_data_address_is_sound(options.data_address)) {
+        status = gs_error(GS_INVALID_ARGUMENT, "--data-address: \"%s\" is no numeric address",
+                          options.data_address);
     }
     if (status.code) {
         fprintf(stderr, "gradsync-worker: %s\n", status.message);

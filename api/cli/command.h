@@ -23,6 +23,7 @@ typedef struct gs_cli_options {
     bool wait, dry_run, now, follow, all, purge, model_alone;
     const char *rank, *tail, *level, *grep;  // logs
     const char *state, *label, *series;
+    const char *step;          // release
     const char *steps, *file;  // timeline; where -o writes to
     const char *workers, *slots, *data_root, *data_dir, *http;  // up
 } gs_cli_options;

@@ -9,32 +9,25 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static int get_of_job(gs_cli *cli, gs_json **reply, const char *rest) {
-    char *path = gs_cli_job_path(cli->http, cli->options.args[0], rest);
-    int exit_code = gs_cli_get(cli->http, reply, path);
-    free(path);
-    return exit_code;
-}
-
-// All pages of a list as one. *reply is the caller's.
-static int get_pages(gs_cli *cli, gs_json **reply, const char *path) {
+// All pages of a list as one, whose member `list` they part. *reply is the caller's.
+static int get_pages(gs_cli *cli, gs_json **reply, const char *path, const char *list) {
     int exit_code = gs_cli_get(cli->http, reply, path);
     gs_json *items = NULL;
     while (exit_code == GS_EXIT_OK && gs_json_get(*reply, "next_cursor")) {
-        if (!items) items = gs_json_copy(gs_json_get(*reply, "items"));
+        if (!items) items = gs_json_copy(gs_json_get(*reply, list));
         gs_strbuf next = {0};
         gs_strbuf_puts(&next, path);
         gs_cli_add_query(cli->http, &next, "cursor", gs_json_string_or(*reply, "next_cursor", ""));
         gs_json_release(*reply);
         exit_code = gs_cli_get(cli->http, reply, gs_strbuf_text(&next));
         gs_strbuf_release(&next);
-        const gs_json *more = gs_json_get(*reply, "items");
+        const gs_json *more = gs_json_get(*reply, list);
         for (size_t i = 0; i < gs_json_count(more); i++)
             gs_json_push(items, gs_json_copy(gs_json_at(more, i)));
         if (gs_json_count(more) == 0) break;
     }
     if (exit_code == GS_EXIT_OK && items) {
-        gs_json_set(*reply, "items", items);
+        gs_json_set(*reply, list, items);
         gs_json_remove(*reply, "next_cursor");
     } else {
         gs_json_release(items);
@@ -42,10 +35,17 @@ static int get_pages(gs_cli *cli, gs_json **reply, const char *path) {
     return exit_code;
 }
 
+static int get_of_job(gs_cli *cli, gs_json **reply, const char *rest) {
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], rest);
+    int exit_code = get_pages(cli, reply, path, "ranks");
+    free(path);
+    return exit_code;
+}
+
 static int print_list(gs_cli *cli, const char *path, const gs_cli_column *columns,
                       size_t num_columns, const char *name_member) {
     gs_json *reply = NULL;
-    int exit_code = get_pages(cli, &reply, path);
+    int exit_code = get_pages(cli, &reply, path, "items");
     if (exit_code == GS_EXIT_OK)
         gs_cli_print_items(cli->options.format, reply, columns, num_columns, name_member);
     gs_json_release(reply);
@@ -230,8 +230,21 @@ static void print_plan(const gs_json *plan) {
     gs_cli_print_table(gs_json_get(plan, "history"), past, COUNT(past));
 }
 
+// The server says what is wrong with a step that is none.
+static char *release_path(const gs_cli *cli) {
+    const char *step = cli->options.step ? cli->options.step : "";
+    char what[60];
+    snprintf(what, sizeof what, "/release%s%.20s", *step ? "?step=" : "", step);
+    bool is_number = strspn(step, "0123456789") == strlen(step);
+    return is_number ? gs_cli_job_path(cli->http, cli->options.args[0], what) : NULL;
+}
+
 static int release_job(gs_cli *cli) {
-    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/release");
+    char *path = release_path(cli);
+    if (!path) {
+        fprintf(stderr, "gradsync: --step: \"%s\" is no number\n", cli->options.step);
+        return GS_EXIT_USAGE;
+    }
     gs_json *reply = NULL;
     int exit_code = gs_cli_http_call(
         cli->http, &reply, &(gs_cli_request){.verb = "POST", .path = path, .body = "{}"});
@@ -504,12 +517,14 @@ const gs_cli_command gs_cli_commands[] = {
      "For jobs with reducer.rebuild_after_steps 0, or before an order has settled.\n\n"
      "  gradsync replan hello",
      1, 1, false, replan_job},
-    {"release", NULL, "JOB", "o", "give up ranks that are out of reach, or end unknown trainers",
+    {"release", NULL, "JOB", "oq", "give up ranks that are out of reach, or end unknown trainers",
      "Ranks that nobody hears may still train, so their job waits for them (--orphan-limit of the\n"
      "coordinator). Who knows that their host is gone says so with this. A job that waits for the\n"
      "disk of its checkpoints starts from the newest that is known. Of a job that this coordinator\n"
-     "does not know (gradsync workers) it asks the trainers to save and end.\n\n"
-     "  gradsync release hello",
+     "does not know (gradsync workers) it asks the trainers to save and end. With --step the job goes on\n"
+     "from the checkpoint of that step (gradsync checkpoints), and those of later steps are removed.\n\n"
+     "  gradsync release hello\n"
+     "  gradsync release hello --step 500",
      1, 1, false, release_job},
     {"adopt", NULL, "JOB-ID", "o", "take over the trainers of a job that is not known here",
      "After the data directory was lost, or an older copy of it was put back: what `gradsync workers`\n"

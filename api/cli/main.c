@@ -27,6 +27,7 @@ enum {
     KEY_GREP,
     KEY_SERIES,
     KEY_STEPS,
+    KEY_STEP,
     KEY_PURGE,
     KEY_MODEL,
     KEY_WORKERS,
@@ -56,6 +57,7 @@ static const struct {
     {'g', {"grep", KEY_GREP, "TEXT", 0, "only lines that contain TEXT", 0}},
     {'e', {"series", KEY_SERIES, "NAMES", 0, "history of these values by step", 0}},
     {'p', {"steps", KEY_STEPS, "STEPS", 0, "last:N, FROM-TO or one step (default last:3)", 0}},
+    {'q', {"step", KEY_STEP, "N", 0, "go on from the checkpoint of this step; later ones are removed", 0}},
     {'n', {"workers", KEY_WORKERS, "N", 0, "worker agents to start (default 1)", 0}},
     {'k', {"slots", KEY_SLOTS, "K", 0, "slots of each worker (default 1)", 0}},
     {'r',
@@ -85,7 +87,8 @@ static bool set_text_option(gs_cli_options *options, int key, const char *value)
                  {KEY_LABEL, &options->label},       {KEY_RANK, &options->rank},
                  {KEY_TAIL, &options->tail},         {KEY_LEVEL, &options->level},
                  {KEY_GREP, &options->grep},         {KEY_SERIES, &options->series},
-                 {KEY_STEPS, &options->steps},       {KEY_WORKERS, &options->workers},
+                 {KEY_STEPS, &options->steps},       {KEY_STEP, &options->step},
+                       {KEY_WORKERS, &options->workers},
                  {KEY_SLOTS, &options->slots},       {KEY_DATA_ROOT, &options->data_root},
                  {KEY_DATA_DIR, &options->data_dir}, {KEY_HTTP, &options->http}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -91,14 +91,10 @@ const gs_problem *gs_problem_of_status(gs_status status, const gs_json *details)
     return gs_problem_find(code ? code : "internal");
 }
 
-void gs_http_answer_json(gs_http_response *response, int status, gs_json *value) {
-    char *text = NULL;
-    size_t bytes = 0;
-    gs_status encoded = gs_json_encode(&text, &bytes, value, false);
-    gs_json_release(value);
-    response->status = encoded.code ? 500 : status;
+void gs_http_answer_text(gs_http_response *response, int status, const char *text, size_t bytes) {
+    response->status = text ? status : 500;
     gs_strbuf_clear(&response->body);
-    if (encoded.code) {
+    if (!text) {
         gs_http_set_header(response, "Content-Type", "application/problem+json");
         gs_strbuf_puts(&response->body, "{\"type\":\"/problems/internal\",\"title\":\"An internal "
                                         "error\",\"status\":500,\"code\":\"internal\"}");
@@ -108,6 +104,14 @@ void gs_http_answer_json(gs_http_response *response, int status, gs_json *value)
         gs_strbuf_add(&response->body, text, bytes);
     }
     gs_strbuf_puts(&response->body, "\n");
+}
+
+void gs_http_answer_json(gs_http_response *response, int status, gs_json *value) {
+    char *text = NULL;
+    size_t bytes = 0;
+    gs_status encoded = gs_json_encode(&text, &bytes, value, false);
+    gs_json_release(value);
+    gs_http_answer_text(response, status, encoded.code ? NULL : text, bytes);
     free(text);
 }
 

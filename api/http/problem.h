@@ -36,5 +36,7 @@ void gs_problem_answer_code(gs_http_response *response, const char *request_id, 
 
 // Puts a JSON value into the body with its type; `value` is taken.
 void gs_http_answer_json(gs_http_response *response, int status, gs_json *value);
+// The same of JSON that is encoded already; NULL is our own fault.
+void gs_http_answer_text(gs_http_response *response, int status, const char *text, size_t bytes);
 
 #endif

@@ -13,11 +13,7 @@
 
 enum { HEALTH_MS = 2000, METRICS_MS = 5000, LOOP_SECONDS = 5 };
 
-void gs_handle_forward(gs_route_call *call) {
-    gs_json *reply = NULL;
-    if (gs_route_call_rpc(call, call->match->route->method, call->args, &reply))
-        gs_route_call_answer(call, reply);
-}
+void gs_handle_forward(gs_route_call *call) { gs_route_call_forward(call); }
 
 // Answers 422 with all errors at once.
 static void refuse_fields(gs_route_call *call, gs_status status, const gs_field_errors *errors) {

@@ -174,24 +174,30 @@ gs_json *gs_route_call_read_body(gs_route_call *call) {
     return body;
 }
 
-bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *request,
-                       gs_json **reply) {
-    gs_rpc_client *client = call->services->client;
-    *reply = NULL;
-    bool connected = gs_rpc_client_connected(client);
-    gs_deadline deadline = gs_deadline_in_ms(connected ? RPC_MS : RPC_DISCONNECTED_MS);
-    gs_status status = gs_rpc_call(client, method, request, reply, deadline);
-    if (!status.code) return true;
+static gs_deadline rpc_deadline(gs_rpc_client *client) {
+    return gs_deadline_in_ms(gs_rpc_client_connected(client) ? RPC_MS : RPC_DISCONNECTED_MS);
+}
+
+// Takes the details.
+static void answer_failure(gs_route_call *call, gs_status status, gs_json *details) {
     // Nobody there to be late is not the same as being late.
-    if (status.code == GS_DEADLINE_EXCEEDED && !gs_rpc_client_connected(client))
+    if (status.code == GS_DEADLINE_EXCEEDED && !gs_rpc_client_connected(call->services->client))
         status = gs_error(GS_UNAVAILABLE, "no connection to the coordinator");
     // Without a body it can only be a parameter that was wrong.
     if (status.code == GS_INVALID_ARGUMENT && !call->match->route->body)
         gs_problem_answer(call->response, call->request->id, gs_problem_find("bad_parameter"),
-                          status.message, *reply);
+                          status.message, details);
     else
-        gs_problem_answer_status(call->response, call->request->id, status, *reply);
-    gs_json_release(*reply);
+        gs_problem_answer_status(call->response, call->request->id, status, details);
+    gs_json_release(details);
+}
+
+bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *request,
+                       gs_json **reply) {
+    gs_rpc_client *client = call->services->client;
+    gs_status status = gs_rpc_call(client, method, request, reply, rpc_deadline(client));
+    if (!status.code) return true;
+    answer_failure(call, status, *reply);
     *reply = NULL;
     return false;
 }
@@ -238,10 +244,8 @@ static bool write_filter(void *ctx, const char *name, const char *value) {
     return true;
 }
 
-// The address of the next page, when the reply names one: this one's, with another cursor.
-static void add_link(gs_route_call *call, const gs_json *reply) {
-    const char *cursor = gs_json_string_or(reply, "next_cursor", NULL);
-    if (!cursor) return;
+// The address of the next page: this one's, with another cursor.
+static void add_link(gs_route_call *call, const char *cursor) {
     gs_strbuf link = {0};
     gs_strbuf_printf(&link, "<%s?cursor=", call->request->path);
     write_escaped(&link, cursor);
@@ -252,10 +256,33 @@ static void add_link(gs_route_call *call, const gs_json *reply) {
     gs_strbuf_release(&link);
 }
 
-void gs_route_call_answer(gs_route_call *call, gs_json *reply) {
-    add_link(call, reply);
+static void add_cache_control(gs_route_call *call) {
     gs_http_set_header(call->response, "Cache-Control",
                        call->match->route->etag ? "no-cache" : "no-store");
+}
+
+void gs_route_call_answer(gs_route_call *call, gs_json *reply) {
+    const char *cursor = gs_json_string_or(reply, "next_cursor", NULL);
+    if (cursor) add_link(call, cursor);
+    add_cache_control(call);
     gs_http_answer_json(call->response, call->match->route->success, reply);
+    if (call->match->route->etag) add_tag(call);
+}
+
+void gs_route_call_forward(gs_route_call *call) {
+    gs_rpc_client *client = call->services->client;
+    char *text, cursor[256];
+    size_t bytes;
+    gs_json *details;
+    gs_status status = gs_rpc_call_text(client, call->match->route->method, call->args, &text, &bytes, &details,
+                                        rpc_deadline(client));
+    if (status.code) {
+        answer_failure(call, status, details);
+        return;
+    }
+    if (gs_json_peek_string(cursor, sizeof cursor, text, bytes, "next_cursor")) add_link(call, cursor);
+    add_cache_control(call);
+    gs_http_answer_text(call->response, call->match->route->success, text, bytes);
+    free(text);
     if (call->match->route->etag) add_tag(call);
 }

@@ -41,6 +41,8 @@ gs_json *gs_route_call_read_body(gs_route_call *call);
 // caller's.
 bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *request,
                        gs_json **reply);
+// Calls the route's method with args, and answers what it says or why it does not.
+void gs_route_call_forward(gs_route_call *call);
 // Answers with the route's success code; `reply` is taken.
 void gs_route_call_answer(gs_route_call *call, gs_json *reply);
 

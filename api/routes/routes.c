@@ -52,6 +52,15 @@ static const gs_query_param list_query[] = {
      .member = "fields",
      .help = "Members of the items, separated by commas; * for all."},
     {0}};
+static const gs_query_param page_query[] = {
+    {.name = "limit",
+     .type = GS_QUERY_INT,
+     .member = "limit",
+     .least = 1,
+     .most = 500,
+     .help = "Items per page; fewer where they are long."},
+    {.name = "cursor", .member = "cursor", .help = "next_cursor of the page before."},
+    {0}};
 static const gs_query_param delete_query[] = {
     {.name = "purge",
      .type = GS_QUERY_BOOL,
@@ -149,6 +158,15 @@ static const gs_query_param timeline_query[] = {
      .words = timeline_formats,
      .help = "json, or trace: a trace-event file as a download."},
     {0}};
+static const gs_query_param release_query[] = {
+    {.name = "step",
+     .type = GS_QUERY_INT,
+     .member = "step",
+     .least = 1,
+     .most = 9007199254740991.0,
+     .help = "Of the checkpoint to go on from; those of later steps are removed. Default: the newest."},
+    {0}};
+
 static const gs_query_param tracing_query[] = {
     {.name = "on",
      .type = GS_QUERY_BOOL,
@@ -185,7 +203,7 @@ const gs_route gs_routes[] = {
     {"POST", "/v1/jobs/{job}/stop", "stopJob", "Stop a job", 202, GS_ROLE_OPERATOR, GS_STOP_JOB,
      gs_handle_stop_job, NULL, gs_stop_request_fields, false, false, JSON},
     {"GET", "/v1/jobs/{job}/workers", "getJobWorkers", "Ranks of the current generation", 200,
-     GS_ROLE_VIEWER, GS_GET_JOB_WORKERS, gs_handle_forward, NULL, NULL, false, false, JSON},
+     GS_ROLE_VIEWER, GS_GET_JOB_WORKERS, gs_handle_forward, page_query, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/plan", "getJobPlan", "The bucket plan in use", 200, GS_ROLE_VIEWER,
      GS_GET_JOB_PLAN, gs_handle_forward, NULL, NULL, false, true, JSON},
     {"POST", "/v1/jobs/{job}/replan", "replanJob",
@@ -193,12 +211,12 @@ const gs_route gs_routes[] = {
      GS_REPLAN_JOB, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"POST", "/v1/jobs/{job}/release", "releaseJob",
      "Give up ranks that are out of reach, or end trainers of a job that is not known here", 202, GS_ROLE_OPERATOR,
-     GS_RELEASE_JOB, gs_handle_forward, NULL, NULL, false, false, JSON},
+     GS_RELEASE_JOB, gs_handle_forward, release_query, NULL, false, false, JSON},
     {"POST", "/v1/jobs/{job}/adopt", "adoptJob",
      "Take over the trainers of a job that is not known here", 202, GS_ROLE_OPERATOR, GS_ADOPT_JOB,
      gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/metrics", "getJobMetrics", "Latest values of all ranks", 200,
-     GS_ROLE_VIEWER, GS_GET_JOB_METRICS, gs_handle_forward, NULL, NULL, false, false, JSON},
+     GS_ROLE_VIEWER, GS_GET_JOB_METRICS, gs_handle_forward, page_query, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/series", "getJobSeries", "History of values by step", 200,
      GS_ROLE_VIEWER, GS_GET_JOB_SERIES, gs_handle_forward, series_query, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/timeline", "getJobTimeline",
@@ -250,10 +268,10 @@ const gs_route gs_routes[] = {
      false,
      {"text/plain", "application/x-ndjson"}},
     {"GET", "/v1/jobs/{job}/checkpoints", "listCheckpoints", "Checkpoints of a job", 200,
-     GS_ROLE_VIEWER, GS_LIST_CHECKPOINTS, gs_handle_forward, NULL, NULL, false, false, JSON},
+     GS_ROLE_VIEWER, GS_LIST_CHECKPOINTS, gs_handle_forward, page_query, NULL, false, false, JSON},
 
     {"GET", "/v1/workers", "listWorkers", "All connected workers", 200, GS_ROLE_VIEWER,
-     GS_LIST_WORKERS, gs_handle_forward, NULL, NULL, false, false, JSON},
+     GS_LIST_WORKERS, gs_handle_forward, page_query, NULL, false, false, JSON},
     {"GET",
      "/v1/events",
      "listEvents",

@@ -36,6 +36,7 @@ static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_DIRECTORIES_FOUND] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
     [GS_ON_FILES_REMOVED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
     [GS_ON_CHECKPOINTS_CHECKED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_LIFE_LOOKED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
 };
 
 const gs_event_rule *gs_event_rule_of(gs_engine_event_kind kind) { return &rules[kind]; }

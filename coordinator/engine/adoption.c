@@ -30,6 +30,7 @@ struct gs_adoption {
     char spec_digest[GS_DIGEST_TEXT_LEN];
     gs_job_spec *spec;      // owned; NULL: nobody has described it yet
     described_rank *ranks;  // owned
+    uint32_t last_generation;  // that any of their coordinators is known to have given out before it started them
     size_t num_ranks, max_ranks;
     struct gs_adoption *next;
 };
@@ -73,11 +74,23 @@ static void refuse(gs_engine *engine, gs_adoption *adoption, gs_status status, c
 
 static bool is_of(const gs_agent_slot *slot, uint64_t job) { return slot->is_unknown && slot->job == job; }
 
-static bool is_described(const gs_adoption *adoption, uint64_t incarnation) {
+static described_rank *find_rank(const gs_adoption *adoption, uint64_t incarnation) {
     for (size_t i = 0; i < adoption->num_ranks; i++) {
-        if (adoption->ranks[i].running.incarnation == incarnation) return true;
+        if (adoption->ranks[i].running.incarnation == incarnation) return &adoption->ranks[i];
     }
-    return false;
+    return NULL;
+}
+
+// Nothing else is to be heard of it. One whose communicator is not up yet may say soon that it is.
+static bool is_described(const gs_adoption *adoption, uint64_t incarnation) {
+    const described_rank *rank = find_rank(adoption, incarnation);
+    return rank && rank->running.membership != GS_MEMBERSHIP_FORMS;
+}
+
+// Together with the others it can take a step. Who doesn't say where it stands is judged by its steps.
+static bool can_train(const described_rank *rank) {
+    gs_membership is = rank->running.membership;
+    return is == GS_MEMBERSHIP_UNTOLD || is == GS_MEMBERSHIP_WAITS || is == GS_MEMBERSHIP_TRAINS;
 }
 
 // All that are there and have not said it yet. How many trainers of it there are.
@@ -111,7 +124,7 @@ static uint32_t newest_generation(const gs_adoption *adoption) {
     return newest;
 }
 
-// By rank; NULL: not all ranks of that generation are there. The caller frees it.
+// By rank; NULL: not all ranks of that generation are there and in their communicator. The caller frees it.
 static described_rank **whole_world(const gs_engine *engine, const gs_adoption *adoption, int *world_size) {
     uint32_t generation = newest_generation(adoption);
     *world_size = 0;
@@ -125,7 +138,8 @@ static described_rank **whole_world(const gs_engine *engine, const gs_adoption *
     for (size_t i = 0; i < adoption->num_ranks; i++) {
         described_rank *rank = &adoption->ranks[i];
         int at = rank->running.rank;
-        if (rank->running.generation != generation || at < 0 || at >= *world_size || world[at] || !agent_of(engine, rank))
+        if (rank->running.generation != generation || at < 0 || at >= *world_size || world[at] || !can_train(rank) ||
+            !agent_of(engine, rank))
             continue;
         world[at] = rank;
         found++;
@@ -163,6 +177,12 @@ static void make_run(gs_engine *engine, gs_job *job, described_rank **world, int
     run->base_step = run->step_before = run->step = job->step;
     run->has_trained = true;
     run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
+}
+
+// Ranks that have no number yet may follow others of the job that had one, and have left a fence.
+static bool leap(gs_engine *engine, const gs_adoption *adoption, gs_job *job) {
+    uint32_t used = job->generation > adoption->last_generation ? job->generation : adoption->last_generation;
+    return gs_generations_leap(engine, used, &job->least_generation);
 }
 
 static gs_job *make_job(gs_engine *engine, gs_adoption *adoption) {
@@ -229,7 +249,7 @@ gs_status gs_adoption_stored(gs_engine *engine, gs_job *job) {
 
 static void adopt(gs_engine *engine, gs_adoption *adoption, described_rank **world, int world_size) {
     gs_job *job = make_job(engine, adoption);
-    if (!job || !gs_generations_leap(engine, job->generation)) {
+    if (!job || !leap(engine, adoption, job)) {
         gs_job_destroy(job);
         refuse(engine, adoption, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: no memory or no generations are left"), NULL, NULL);
         return;
@@ -248,7 +268,7 @@ static void adopt(gs_engine *engine, gs_adoption *adoption, described_rank **wor
         make_run(engine, job, world, world_size);
     }
     gs_job_move(engine, job, GS_JOB_QUEUED, "Adopted",
-                world ? "all ranks of generation %u are here at step %lld" : "of generation %u, at step %lld, some ranks are not here",
+                world ? "all ranks of generation %u are here at step %lld" : "of generation %u, at step %lld, not all ranks are here and in their communicator",
                 job->generation, (long long)job->step);
     if (world)
         gs_job_move(engine, job, job->committed ? GS_JOB_RECOVERING : GS_JOB_STARTING, "Adopted",
@@ -307,6 +327,10 @@ static void try_to_adopt(gs_engine *engine, gs_adoption *adoption) {
     free(world);
 }
 
+void gs_adoptions_skip(gs_engine *engine, int64_t skipped_ns) {
+    for (gs_adoption *adoption = engine->adoptions; adoption; adoption = adoption->next) adoption->deadline_ns += skipped_ns;
+}
+
 void gs_adoptions_tick(gs_engine *engine) {
     for (gs_adoption *adoption = engine->adoptions, *next; adoption; adoption = next) {
         next = adoption->next;
@@ -338,6 +362,7 @@ static gs_status compare(const gs_engine *engine, const gs_adoption *adoption, c
     return gs_ok();
 }
 
+// Again, where it had said that its communicator is not up.
 static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_agent *agent, gs_described_trainer *described) {
     if (!adoption->spec) {
         adoption->spec = described->spec;
@@ -346,8 +371,12 @@ static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_ag
     }
     if (is_foreign(engine, &described->running))
         snprintf(adoption->cluster, sizeof adoption->cluster, "%s", described->running.cluster);
-    adoption->ranks = gs_model_grow(adoption->ranks, adoption->num_ranks, &adoption->max_ranks, sizeof *adoption->ranks);
-    described_rank *rank = &adoption->ranks[adoption->num_ranks++];
+    if (described->last_generation > adoption->last_generation) adoption->last_generation = described->last_generation;
+    described_rank *rank = find_rank(adoption, described->running.incarnation);
+    if (!rank) {
+        adoption->ranks = gs_model_grow(adoption->ranks, adoption->num_ranks, &adoption->max_ranks, sizeof *adoption->ranks);
+        rank = &adoption->ranks[adoption->num_ranks++];
+    }
     *rank = (described_rank){.running = described->running, .launch_token = described->launch_token};
     rank->running.cluster = NULL;
     snprintf(rank->worker, sizeof rank->worker, "%s", agent->name);

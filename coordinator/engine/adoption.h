@@ -14,6 +14,7 @@ void gs_on_described(gs_engine *engine, gs_engine_event *event);
 // The job is durable: its trainers are told, and its run begins. An error: it stays as it is, for this coordinator ends.
 GS_NODISCARD gs_status gs_adoption_stored(gs_engine *engine, gs_job *job);
 void gs_adoptions_tick(gs_engine *engine);
+void gs_adoptions_skip(gs_engine *engine, int64_t skipped_ns);  // the loop stood still so long, and has heard nobody
 void gs_adoptions_release(gs_engine *engine);
 
 #endif

@@ -14,11 +14,17 @@
 #define LONG_WORK_TIMES 10  // of the patience with a step
 #define LAST_SAVE_TIMES 3   // of the time for one
 
-static bool is_late(const gs_run *run, const gs_member *member) {
+// It was told to go and says all the while that it hasn't begun: of one that was adopted it is not always known that it can.
+static bool does_not_begin(const gs_engine *engine, const gs_member *member) {
+    return member->idle_since_ns && member->idle_told_ns - member->idle_since_ns >= engine->state.timing.connect_ns;
+}
+
+static bool is_late(const gs_engine *engine, const gs_run *run, const gs_member *member) {
     switch (run->phase) {
     case GS_RUN_LAUNCHING: return member->stage == GS_MEMBER_LAUNCHED || (member->list_asked && !member->params);
     case GS_RUN_PREPARING: return member->stage < GS_MEMBER_READY;
     case GS_RUN_CONNECTING: return member->stage < GS_MEMBER_UP;
+    case GS_RUN_TRAINING: return member->stage < GS_MEMBER_LEAVING && does_not_begin(engine, member);
     case GS_RUN_RELOADING: return !member->stream.call && member->stage < GS_MEMBER_LEAVING;
     default: return false;
     }
@@ -35,11 +41,11 @@ static bool waits_for_others(const gs_run *run, const gs_member *member) {
 }
 
 // Of those who are late: one that is away, or else one that nobody keeps waiting.
-static gs_member *find_late(gs_run *run) {
+static gs_member *find_late(const gs_engine *engine, gs_run *run) {
     gs_member *late = NULL, *idle = NULL;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
-        if (!is_late(run, member)) continue;
+        if (!is_late(engine, run, member)) continue;
         if (!member->stream.call) return member;
         if (!late) late = member;
         if (!idle && !waits_for_others(run, member)) idle = member;
@@ -48,9 +54,9 @@ static gs_member *find_late(gs_run *run) {
 }
 
 static void blame_late(gs_engine *engine, gs_run *run) {
-    static const char *const awaited[] = {"say hello", "answer prepare", "join the communicator", "",
+    static const char *const awaited[] = {"say hello", "answer prepare", "join the communicator", "begin to train",
                                           "come back after the coordinator's restart"};
-    gs_member *late = find_late(run);
+    gs_member *late = find_late(engine, run);
     gs_blame blame = {.kind = GS_FAILURE_LOST, .member = late, .reason = "WorkerLate",
                       .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
     long long waited_ms = (engine->state.now_ns - run->phase_since_ns) / GS_NS_PER_MS;
@@ -105,9 +111,9 @@ static void leave_behind(gs_engine *engine, gs_run *run) {
     bool all_may_go = run->phase >= GS_RUN_ENDING && (orphaned || gs_run_is_broken(run));
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
+        if (member->stage == GS_MEMBER_EXITED || member->stream.call) continue;
         const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
-        if (member->stage == GS_MEMBER_EXITED || member->stream.call || (agent && gs_agent_is_connected(agent)))
-            continue;
+        if (agent && gs_agent_is_connected(agent)) continue;
         bool has_left = member->stage == GS_MEMBER_LEAVING;
         if (!all_may_go && !has_left) continue;
         int64_t lost_ns = has_left ? member->bye.at_ns : run->phase_since_ns;
@@ -180,9 +186,9 @@ static bool is_at_end(const gs_run *run) {
 }
 
 // How long it may be silent whatever else is known.
-static int64_t dead_after(const gs_engine *engine, const gs_member *member) {
+static int64_t dead_after(const gs_engine *engine, int64_t beat_ns) {
     // Who has not come back to this life of the coordinator keeps what an earlier one told it.
-    int64_t beat_ns = member->heartbeat_ns ? member->heartbeat_ns : gs_state_cadence(&engine->state).heartbeat_ns;
+    if (!beat_ns) beat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
     int64_t stretched_ns = BEATS_TO_DEATH * beat_ns;
     return engine->state.timing.dead_ns > stretched_ns ? engine->state.timing.dead_ns : stretched_ns;
 }
@@ -196,7 +202,7 @@ static bool works_long(const gs_run *run) {
 // How long a rank may be silent before the next step of the others would have shown that it lives.
 static int64_t patience_with(const gs_engine *engine, const gs_run *run, const gs_member *member, bool is_long) {
     int64_t longest_ns = (int64_t)(run->longest_step_seconds * (double)GS_NS_PER_SEC);
-    int64_t dead_ns = dead_after(engine, member);
+    int64_t dead_ns = dead_after(engine, member->heartbeat_ns);
     if (dead_ns < 3 * longest_ns) dead_ns = 3 * longest_ns;
     return is_long ? 10 * dead_ns : dead_ns;
 }
@@ -205,7 +211,7 @@ static int64_t patience_with(const gs_engine *engine, const gs_run *run, const g
 static bool is_out_of_reach(const gs_engine *engine, const gs_member *member) {
     const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
     return !agent || !gs_agent_is_connected(agent) ||
-           engine->state.now_ns - agent->heard_ns >= dead_after(engine, member) / 2;
+           engine->state.now_ns - agent->heard_ns >= dead_after(engine, agent->heartbeat_ns) / 2;
 }
 
 typedef struct silence {
@@ -354,6 +360,7 @@ void gs_deadlines_tick(gs_engine *engine) {
         leave_behind(engine, run);
         check_phase(engine, run);
         if (run->phase < GS_RUN_RELOADING) check_silence(engine, run);
+        if (run->phase == GS_RUN_TRAINING && find_late(engine, run)) blame_late(engine, run);
         if (run->phase == GS_RUN_TRAINING) gs_claims_check(engine, run);
         if (run->phase == GS_RUN_TRAINING && !run->unheard) check_progress(engine, run);
     }
@@ -376,15 +383,21 @@ static void skip_in_run(gs_run *run, int64_t skipped_ns, int64_t age_skipped_ns,
     }
 }
 
+// What it waits for may have come, and is behind this.
+static void skip_in_job(gs_job *job, int64_t skipped_ns, int64_t age_skipped_ns, int64_t now_ns) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    checkpoints->asked_ns = later(checkpoints->asked_ns, skipped_ns, now_ns);
+    if (job->run) skip_in_run(job->run, skipped_ns, age_skipped_ns, now_ns);
+}
+
 void gs_deadlines_skip(gs_engine *engine, int64_t skipped_ns) {
     gs_state *state = &engine->state;
     int64_t now_ns = state->now_ns;
     bool forget = skipped_ns > state->timing.suspect_ns;
     int64_t age_skipped_ns = forget ? now_ns : skipped_ns;
-    for (size_t i = 0; i < state->jobs.count; i++) {
-        gs_run *run = state->jobs.items[i]->run;
-        if (run) skip_in_run(run, skipped_ns, age_skipped_ns, now_ns);
-    }
+    gs_cluster *cluster = &state->cluster;
+    if (cluster->doubted_ns) cluster->doubted_ns = later(cluster->doubted_ns, skipped_ns, now_ns);
+    for (size_t i = 0; i < state->jobs.count; i++) skip_in_job(state->jobs.items[i], skipped_ns, age_skipped_ns, now_ns);
     for (size_t i = 0; i < state->agents.count; i++) {
         gs_agent *agent = state->agents.items[i];
         agent->heard_ns = later(agent->heard_ns, age_skipped_ns, now_ns);

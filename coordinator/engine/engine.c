@@ -14,6 +14,7 @@
 #include "coordinator/engine/deadlines.h"
 #include "coordinator/engine/requests.h"
 #include "coordinator/engine/retention.h"
+#include "coordinator/engine/runs/absence.h"
 #include "coordinator/engine/runs/agents.h"
 #include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/launch.h"
@@ -25,6 +26,9 @@
 #include "core/clock.h"
 
 #define SWEEP_NS (600 * GS_NS_PER_SEC)
+// Behind the end of a job, or the beginning of the life that found it so: what its last save left is seen by then for longer
+// than it is let be.
+#define SWEPT_AFTER_NS (3600 * GS_NS_PER_SEC + SWEEP_NS)
 
 gs_status gs_engine_create(gs_engine **out, const gs_engine_options *options) {
     GS_TRY(gs_timing_check(options->timing));
@@ -71,8 +75,8 @@ void gs_engine_destroy(gs_engine *engine) {
 void gs_engine_adopt_job(gs_engine *engine, gs_job *job) { gs_job_table_add(&engine->state.jobs, job); }
 
 void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerprint, uint64_t job,
-                         int64_t expires_ms) {
-    gs_request_keys_add(&engine->state.keys, key, fingerprint, job, expires_ms);
+                         int64_t expires_ns) {
+    gs_request_keys_add(&engine->state.keys, key, fingerprint, job, expires_ns);
 }
 
 void gs_engine_adopt_tombstone(gs_engine *engine, const gs_tombstone *tombstone) {
@@ -102,11 +106,30 @@ static void call_gone(gs_engine *engine, const gs_engine_event *event) {
     else if (use == GS_CALL_MEMBER_STREAM) gs_member_stream_gone(engine, keeper, event->gone.was_closed);
 }
 
+// An ended one until the first sweep behind its time.
+static bool is_swept(const gs_state *state, const gs_job *job, int64_t last_ns) {
+    if (!job->started_ms || job->held_back) return false;
+    if (!gs_job_state_terminal(job->state)) return true;
+    bool ended_before = job->ended_ns < state->sweeps_begun_ns;
+    if (ended_before && state->sweeps_begun_ns - job->ended_ns > SWEPT_AFTER_NS) return false;
+    return last_ns - (ended_before ? state->sweeps_begun_ns : job->ended_ns) <= SWEPT_AFTER_NS;
+}
+
 static void sweep(gs_engine *engine) {
     gs_state *state = &engine->state;
-    if (state->swept_ns && state->now_ns - state->swept_ns < SWEEP_NS) return;
+    bool is_first = !state->swept_ns;
+    if (!is_first && state->now_ns - state->swept_ns < SWEEP_NS) return;
+    int64_t last_ns = state->swept_ns;
     state->swept_ns = state->now_ns;
-    gs_request_keys_expire(&state->keys, state->wall_ms);
+    if (is_first) state->sweeps_begun_ns = state->now_ns;
+    for (size_t i = 0; i < state->jobs.count && !is_first; i++) {
+        gs_job *job = state->jobs.items[i];
+        if (!is_swept(state, job, last_ns)) continue;
+        gs_effect *effect = gs_mind_do(engine, GS_DO_SWEEP);
+        effect->job = job;
+        effect->job_id = job->id;
+    }
+    gs_request_keys_expire(&state->keys, state->now_ns);
     gs_mind_do(engine, GS_DO_PRUNE_KEYS);
 }
 
@@ -123,15 +146,18 @@ static void tick(gs_engine *engine) {
         gs_mind_log(engine, GS_SEVERITY_WARNING, "loop stood still", "milliseconds=%lld",
                     (long long)(late_ns / GS_NS_PER_MS));
     if (late_ns > state->timing.tick_ns) gs_deadlines_skip(engine, late_ns);
+    if (late_ns > state->timing.tick_ns) gs_adoptions_skip(engine, late_ns);
     gs_old_copy_tick(engine);
     if (!gs_old_copy_is_possible(engine)) {
         gs_agents_tick(engine);
+        gs_absences_tick(engine);
         gs_adoptions_tick(engine);
         gs_deadlines_tick(engine);
     }
     gs_farewells_tick(engine);
     gs_generations_tick(engine);
     gs_checkpoints_tick(engine);
+    gs_releases_tick(engine);
     gs_cadence_tick(engine);
     turn(engine);
     gs_records_flush(engine, false);
@@ -204,7 +230,11 @@ static void of_others(gs_engine *engine, gs_engine_event *event) {
     case GS_ON_PARTS_LOOKED: gs_on_parts_looked(engine, &event->done); break;
     case GS_ON_DIRECTORIES_FOUND: gs_on_directories_found(engine, &event->done); break;
     case GS_ON_FILES_REMOVED: gs_on_files_removed(engine, &event->done); break;
-    case GS_ON_CHECKPOINTS_CHECKED: gs_on_checkpoints_checked(engine, &event->done); break;
+    case GS_ON_CHECKPOINTS_CHECKED:
+        gs_on_checkpoints_checked(engine, &event->done);
+        gs_releases_checked(engine, &event->done);
+        break;
+    case GS_ON_LIFE_LOOKED: gs_on_life_looked(engine, &event->done); break;
     default: break;
     }
 }

@@ -28,7 +28,7 @@ void gs_engine_destroy(gs_engine *engine);
 // recorded; all are taken.
 void gs_engine_adopt_job(gs_engine *engine, gs_job *job);
 void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerprint, uint64_t job,
-                         int64_t expires_ms);
+                         int64_t expires_ns);
 
 // A job that has ended and was deleted.
 void gs_engine_adopt_tombstone(gs_engine *engine, const gs_tombstone *tombstone);

@@ -9,6 +9,15 @@ static bool is_out_of_reach(const gs_engine *engine, const gs_member *member) {
     return member->stage != GS_MEMBER_EXITED && !member->stream.call && !(agent && gs_agent_is_connected(agent));
 }
 
+bool gs_release_fails(const gs_engine *engine, const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        const gs_member *member = &run->members[i];
+        bool is_missed = member->stage != GS_MEMBER_LEAVING || run->cause.set;
+        if (is_missed && is_out_of_reach(engine, member)) return true;
+    }
+    return false;
+}
+
 int gs_release_members(gs_engine *engine, gs_run *run) {
     int count = 0;
     bool has_failed = false;

@@ -18,6 +18,7 @@
 #include "rpc/schema/job_plan.h"
 
 #define MAX_GRACE_SECONDS 86400
+#define LOOK_NS (5 * GS_NS_PER_SEC)  // for a disk; who asks over HTTP is told after 10 s that nobody answers
 
 static void write_job(gs_engine *engine, gs_job *job, uint64_t ticket, const char *key) {
     const gs_request_key *found = key ? gs_request_keys_find(&engine->state.keys, key, 0) : NULL;
@@ -35,25 +36,26 @@ void gs_records_flush(gs_engine *engine, bool all) {
     }
 }
 
+static void refuse_ambiguous(gs_engine *engine, gs_call call, gs_status status, const char *text) {
+    const char *asked = gs_mind_text(engine, "%s", text);
+    gs_effect *effect = gs_reply_with(engine, call, GS_REPLY_REFUSAL, NULL);
+    effect->reply.status = status;
+    effect->reply.code = "ambiguous";
+    effect->reply.job_text = asked;
+}
+
 static gs_status find_job(gs_engine *engine, gs_job **job, const gs_engine_event *event, const char *text) {
     size_t candidates = 0;
     gs_status status = gs_job_table_find(&engine->state.jobs, job, &candidates, text);
     if (!status.code || !event->from.call) return status;
-    if (!candidates) {
-        gs_reply_error(engine, event->from.call, status);
-        return status;
-    }
-    const char *asked = gs_mind_text(engine, "%s", text);
-    gs_effect *effect = gs_reply_with(engine, event->from.call, GS_REPLY_REFUSAL, NULL);
-    effect->reply.status = status;
-    effect->reply.code = "ambiguous";
-    effect->reply.job_text = asked;
+    if (candidates) refuse_ambiguous(engine, event->from.call, status, text);
+    else gs_reply_error(engine, event->from.call, status);
     return status;
 }
 
 // Answers by itself and returns true when the key has been used.
 static bool replay_key(gs_engine *engine, gs_call call, const gs_create_request *request) {
-    gs_request_key *known = gs_request_keys_find(&engine->state.keys, request->key, engine->state.wall_ms);
+    gs_request_key *known = gs_request_keys_find(&engine->state.keys, request->key, engine->state.now_ns);
     if (!known) return false;
     if (strcmp(known->fingerprint, request->fingerprint) != 0) {
         gs_reply_refusal(engine, call, gs_error(GS_INVALID_ARGUMENT, "idempotency key used with another body"),
@@ -130,7 +132,7 @@ static gs_status create_job(gs_engine *engine, gs_call call, const gs_create_req
     gs_job_table_add(&engine->state.jobs, job);
     if (key) {
         gs_request_keys_add(&engine->state.keys, key, request->fingerprint, job->id,
-                            engine->state.wall_ms + GS_KEY_LIFE_MS)->in_flight = true;
+                            engine->state.now_ns + GS_KEY_LIFE_NS)->in_flight = true;
     }
     gs_mind_do(engine, GS_DO_ADD_JOB)->job = job;
     gs_job_move(engine, job, GS_JOB_QUEUED, "WaitingForWorkers", "accepted");
@@ -207,6 +209,13 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
                          "wrong_state", "stop the job first");
         return;
     }
+    // Asked again, for its answer was lost, a name would delete the next one that had it.
+    size_t candidates = 0;
+    gs_status sole = gs_job_table_check_sole(&engine->state.jobs, &candidates, request->job);
+    if (sole.code) {
+        refuse_ambiguous(engine, call, sole, request->job);
+        return;
+    }
     if (!gs_job_delete(engine, job, call, request->purge, GS_FORGET_ASKED)) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "delete job: out of memory"));
         return;
@@ -254,11 +263,84 @@ void gs_on_replan_job(gs_engine *engine, gs_engine_event *event) {
     write_job(engine, job, answer->ticket, NULL);
 }
 
+// Of trainers of a job that is not known here (NULL), nothing is recorded.
+static void answer_release(gs_engine *engine, gs_call call, gs_job *job) {
+    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_RELEASE, call, job) : NULL;
+    if (answer) write_job(engine, job, answer->ticket, NULL);
+    else gs_reply_ok(engine, call);
+}
+
+static void refuse_release(gs_engine *engine, gs_call call, gs_status status) {
+    if (status.code == GS_FAILED_PRECONDITION)
+        gs_reply_refusal(engine, call, status, "wrong_state", "stop the job to end ranks that are heard");
+    else gs_reply_error(engine, call, status);
+}
+
+// Later checkpoints are lost for it: not those of a run that goes on.
+static gs_status check_go_back(const gs_engine *engine, const gs_job *job, int64_t step) {
+    if (gs_job_is_being_deleted(job)) return being_deleted(job);
+    GS_TRY(gs_checkpoints_find_step(job, step));
+    if (job->run && !gs_release_fails(engine, job->run))
+        return gs_error(GS_FAILED_PRECONDITION, "job %s is %s, and goes on with the ranks that are heard", job->id_text,
+                        gs_job_state_name(job->state));
+    if (!job->run && gs_job_state_terminal(job->state))
+        return gs_error(GS_FAILED_PRECONDITION, "job %s is %s", job->id_text, gs_job_state_name(job->state));
+    return gs_ok();
+}
+
+// Nor are they for one that has gone: the disk is asked first.
+static void ask_to_go_back(gs_engine *engine, gs_engine_event *event, gs_job *job) {
+    gs_call call = event->from.call;
+    gs_status status = check_go_back(engine, job, event->release.step);
+    gs_late_answer *answer = status.code ? NULL : gs_late_answer_add(engine, GS_LATE_GO_BACK, call, job);
+    if (!answer) {
+        if (!status.code) status = gs_error(GS_RESOURCE_EXHAUSTED, "release: out of memory");
+        refuse_release(engine, call, status);
+        return;
+    }
+    event->was_admitted = true;
+    answer->step = event->release.step;
+    answer->until_ns = engine->state.now_ns + LOOK_NS;
+    gs_checkpoints_check(engine, job);
+}
+
+static void go_back(gs_engine *engine, gs_late_answer *answer, gs_status status) {
+    gs_job *job = gs_job_table_get(&engine->state.jobs, answer->job);
+    gs_call call = gs_kept_take(engine, &answer->held);
+    int64_t step = answer->step;
+    gs_late_answer_bury(engine, answer);
+    if (!call) return;  // nobody waits for it any more
+    if (!status.code) status = job ? check_go_back(engine, job, step) : gs_error(GS_NOT_FOUND, "the job has been deleted");
+    if (status.code) {
+        refuse_release(engine, call, status);
+        return;
+    }
+    if (job->run) gs_release_members(engine, job->run);
+    gs_checkpoints_go_back(engine, job, step);
+    engine->state.schedule_needed = true;
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released",
+                "an operator has job %s go on from step %lld, and later checkpoints are removed", job->id_text, (long long)step);
+    answer_release(engine, call, job);
+}
+
+void gs_releases_checked(gs_engine *engine, const gs_completion *done) {
+    gs_status status = done->status;
+    if (status.code)
+        status = gs_error(GS_UNAVAILABLE, "the disk of its checkpoints does not answer, and nothing is removed: %s", done->status.message);
+    for (gs_late_answer *answer; (answer = gs_late_answer_take_held(engine, done->job));) go_back(engine, answer, status);
+}
+
+void gs_releases_tick(gs_engine *engine) {
+    gs_status status = gs_error(GS_UNAVAILABLE, "no answer from the disk of its checkpoints, and nothing is removed");
+    for (gs_late_answer *answer; (answer = gs_late_answer_take_held(engine, 0));) go_back(engine, answer, status);
+}
+
 void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
     gs_call call = event->from.call;
     uint64_t id = 0;
     const char *text = event->release.job ? event->release.job : "";
-    int count = gs_job_id_parse(&id, text) ? gs_release_unknown(engine, id) : 0;
+    bool goes_back = event->release.step != 0;  // of a job that is known here
+    int count = !goes_back && gs_job_id_parse(&id, text) ? gs_release_unknown(engine, id) : 0;
     gs_job *job = NULL;
     if (count == 0 && find_job(engine, &job, event, text).code) return;
     if (job && gs_job_is_unrecorded(job)) {
@@ -269,13 +351,16 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
         gs_reply_error(engine, call, being_deleted(job));
         return;
     }
+    if (goes_back) {
+        ask_to_go_back(engine, event, job);
+        return;
+    }
     if (job && job->run) count = gs_release_members(engine, job->run);
     bool gives_up_disk = job && gs_checkpoints_give_up_disk(job);
     if (count == 0 && !gives_up_disk) {
-        gs_reply_refusal(engine, call,
-                         gs_error(GS_FAILED_PRECONDITION, "job %s has no rank that is out of reach, and waits for no checkpoints",
-                                  job->id_text),
-                         "wrong_state", "stop the job to end ranks that are heard");
+        refuse_release(engine, call,
+                       gs_error(GS_FAILED_PRECONDITION, "job %s has no rank that is out of reach, and waits for no checkpoints",
+                                job->id_text));
         return;
     }
     event->was_admitted = true;
@@ -288,10 +373,7 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
         gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released", "an operator released %d trainers of job %s", count,
                     job ? job->id_text : text);
     }
-    // Of trainers of a job that is not known here, nothing is recorded.
-    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_RELEASE, call, job) : NULL;
-    if (answer) write_job(engine, job, answer->ticket, NULL);
-    else gs_reply_ok(engine, call);
+    answer_release(engine, call, job);
 }
 
 static void drop_job(gs_engine *engine, gs_job *job, bool purges) {

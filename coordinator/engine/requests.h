@@ -10,6 +10,10 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event);
 void gs_on_replan_job(gs_engine *engine, gs_engine_event *event);
 void gs_on_release_job(gs_engine *engine, gs_engine_event *event);
 
+// Releases that name a step wait until the disk has said that it is there, or has said nothing for long.
+void gs_releases_checked(gs_engine *engine, const gs_completion *done);
+void gs_releases_tick(gs_engine *engine);
+
 void gs_on_job_stored(gs_engine *engine, const gs_completion *done);
 void gs_on_job_deleted(gs_engine *engine, const gs_completion *done);
 // Records that are due are written behind.

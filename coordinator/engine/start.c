@@ -26,9 +26,9 @@ static void resume_job(gs_engine *engine, gs_job *job) {
         }
         return;
     }
-    // Its row may be older than what became of it, and its last ranks may still be there, saving: who trains for it has
-    // time to say so.
-    if (job->state != GS_JOB_QUEUED || job->generation) job->not_before_ns = now_ns + engine->state.timing.grace_ns;
+    // Its row may be older than what became of it, also that of one that has never run as far as it says, and its last ranks may
+    // still be there: who trains for it has time to say so.
+    job->not_before_ns = now_ns + engine->state.timing.grace_ns;
     if (job->state == GS_JOB_STOPPING) {
         gs_job_end(engine, job, job->stop_outcome, job->stop_reason, "stopped at step %lld", (long long)job->step);
     } else if (job->state != GS_JOB_QUEUED) {
@@ -39,18 +39,27 @@ static void resume_job(gs_engine *engine, gs_job *job) {
     }
 }
 
+static void raise_generations(gs_engine *engine, gs_job *job) {
+    if (job->least_generation) {
+        gs_generations_raise(engine, job->least_generation);
+        return;
+    }
+    // Adopted by a release that didn't write down where its own numbers begin.
+    bool is_known = job->generation < engine->state.generations.next;
+    if (!is_known && !gs_generations_leap(engine, job->generation, &job->least_generation))
+        gs_mind_log(engine, GS_SEVERITY_ERROR, "no generations left", "job=%s generation=%u", job->id_text, job->generation);
+}
+
 void gs_on_start(gs_engine *engine) {
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_job *job = engine->state.jobs.items[i];
         resume_job(engine, job);
-        // Of a job that was adopted: its number may have come to the disk before those that follow.
-        bool is_known = job->generation < engine->state.generations.next;
-        if (!is_known && !gs_generations_leap(engine, job->generation))
-            gs_mind_log(engine, GS_SEVERITY_ERROR, "no generations left", "job=%s generation=%u", job->id_text,
-                        job->generation);
+        // Of a job that was adopted: its row may have come to the disk before the numbers that follow.
+        raise_generations(engine, job);
         gs_checkpoints_resume(engine, job);
-        gs_checkpoints_find_more(engine, job);
+        job->checkpoints.wants_look = true;
     }
+    gs_checkpoints_look_around(engine);
     gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "CoordinatorStarted",
                 "coordinator epoch %u, %zu jobs known", engine->state.cluster.epoch, engine->state.jobs.count);
 }

@@ -23,6 +23,10 @@ typedef struct gs_agent_slot {
     char cluster[GS_CLUSTER_NAME_LEN];
 } gs_agent_slot;
 
+typedef struct gs_agent_members {
+    int count, closed;
+} gs_agent_members;
+
 typedef struct gs_agent {
     char name[64], host[128], boot_id[64], build[64], data_root[256];
     uint64_t incarnation;
@@ -31,12 +35,16 @@ typedef struct gs_agent {
     gs_agent_slot *slots;  // owned
     gs_agent_devices devices;
     gs_kept_call stream;  // call 0 while not connected
-    int64_t heard_ns, lost_ns, heartbeat_ns;
+    int64_t heard_ns, lost_ns;
+    int64_t told_heartbeat_ns, heartbeat_ns;  // how often it was told to be heard; how often it is, as far as we know
+    bool takes_cadence;                       // it hears of another one than its welcome said
     int64_t connected_ns;  // since when, if it is
     int64_t seen_epoch;    // of the last life of this database that it had seen by then; 0: none
     bool was_closed;  // the stream that it had: at its end, not by silence
     bool told_lost;
+    gs_agent_members on;  // it, and not known to have ended; counted when somebody is away, good for that moment
     bool is_leaving;  // it ends when its trainers have: nothing is started there
+    bool looks_out;   // alone, it looks where its trainers' checkpoints lie, and leaves signs there
 } gs_agent;
 
 bool gs_agent_is_connected(const gs_agent *agent);

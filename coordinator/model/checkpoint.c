@@ -58,7 +58,7 @@ int64_t gs_checkpoints_newest_step(const gs_checkpoints *checkpoints) {
 }
 
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints) {
-    if (checkpoints->looking > 0 || checkpoints->find_again_ns) return true;
+    if (checkpoints->wants_look || checkpoints->looking > 0 || checkpoints->find_again_ns) return true;
     for (size_t i = 0; i < checkpoints->count; i++) {
         if (checkpoints->items[i].state == GS_CHECKPOINT_VERIFYING) return true;
     }

@@ -44,9 +44,19 @@ typedef struct gs_checkpoint {
     double seconds;
     gs_checkpoint_state state;
     bool is_gone;             // its files are, or are damaged: it is never good again
+    bool mark_waits;          // that it is being deleted is written when the write before it has ended
     int64_t record_again_ns;  // its row could not be written: when that is tried again; 0: it is on its way, or there
     int64_t record_pause_ns;  // until then; 0: it has not failed yet, and nobody was told
 } gs_checkpoint;
+
+// Whether ranks that nobody hears live, as their checkpoint directory tells.
+typedef struct gs_life_look {
+    uint32_t generation;
+    int64_t number;    // of their last sign: that was known, then that is there; 0: none
+    bool raises;       // where it is the same, the directory is closed to them
+    bool stands;       // it is theirs, and they have been in it: what it tells is of them
+    bool is_raised;    // it is closed to them
+} gs_life_look;
 
 // A save that ranks write in parts, until it is a checkpoint or has failed.
 typedef struct gs_part_save {
@@ -63,6 +73,7 @@ typedef struct gs_checkpoints {  // {0} is empty
     size_t count, reserved;
     gs_part_save *saves;  // owned; in order of arrival
     size_t num_saves, max_saves;
+    bool wants_look;  // since the coordinator's start, until its turn comes
     int looking;      // at files of saves, just now
     int64_t find_again_ns;  // something could not be read; 0: nothing
     int num_finds;          // because of that, since nothing was in the way
@@ -72,6 +83,7 @@ typedef struct gs_checkpoints {  // {0} is empty
     bool is_given_up;       // by an operator: its next start goes on from what is known
     bool is_found;    // what is on the disk is known: nobody has written there since
     bool is_checked;  // the disk has been asked whether they are still there, since the last run began
+    bool were_checked;  // in this life of the coordinator, at any time: what else is known it has recorded itself
     bool is_checking;
 } gs_checkpoints;
 

@@ -68,6 +68,10 @@ bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *c
     return !job || strcmp(job->adopted_from, cluster) != 0;
 }
 
+const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_t generation) {
+    return *job->adopted_from && generation < job->least_generation ? job->adopted_from : ours->id;
+}
+
 bool gs_job_is_unrecorded(const gs_job *job) { return job->held_back && !gs_job_state_terminal(job->state); }
 
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns) {

@@ -72,6 +72,7 @@ typedef struct gs_job {
     char stop_reason[48];
 
     char adopted_from[GS_CLUSTER_NAME_LEN];  // the cluster whose trainers were adopted with it; "": none
+    uint32_t least_generation;  // of those that it is given here, where it was adopted: no earlier one can be mixed up with them; 0: any
 
     uint32_t generation;
     int world_size;
@@ -81,6 +82,7 @@ typedef struct gs_job {
     int64_t reached_step;  // of the run that failed last, until the next one has begun; 0: none
     int64_t lost_steps;    // that were taken again after failures, or will be
     int startup_failures;  // in a row, without a committed step
+    int64_t go_on_step;    // where an operator has its next generation begin: later checkpoints are none; 0: nobody has
 
     gs_plan_facts plan;
     gs_param_order ready_order;     // that plans follow
@@ -118,6 +120,8 @@ void gs_job_free(gs_job *job);  // its run is gone; gs_job_destroy (job_table.h)
 // Its row may be gone: nothing writes it again, nor any other row of it, unless that fails.
 bool gs_job_is_being_deleted(const gs_job *job);
 bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster);
+// The name under which the ranks of that generation were started, and write.
+const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_t generation);
 // It may never come to be: until its first row is durable nobody is told that he belongs to it, and nothing else is written of it.
 bool gs_job_is_unrecorded(const gs_job *job);
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns);

@@ -80,6 +80,20 @@ gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *can
     return *job ? gs_ok() : gs_error(GS_NOT_FOUND, "no job \"%s\"", text);
 }
 
+gs_status gs_job_table_check_sole(const gs_job_table *table, size_t *candidates, const char *text) {
+    size_t count = 0;
+    *candidates = 0;
+    if (gs_job_table_of_text(table, text)) return gs_ok();
+    for (size_t i = 0; i < table->count; i++) count += !strcmp(table->items[i]->spec.name, text);
+    if (count < 2) return gs_ok();
+    *candidates = count;
+    return gs_error(GS_FAILED_PRECONDITION, "job \"%s\" is ambiguous: %zu jobs have that name", text, count);
+}
+
+bool gs_job_is_candidate(const gs_job *job, const char *text) {
+    return !strncmp(job->id_text, text, strlen(text)) || !strcmp(job->spec.name, text);
+}
+
 // The first that is not below it.
 static size_t place_of(const gs_job_table *table, uint64_t id) {
     size_t low = 0, high = table->num_tombstones;

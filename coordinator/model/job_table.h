@@ -45,6 +45,9 @@ gs_job *gs_job_table_live_name(const gs_job_table *table, const char *name);
 // NOT_FOUND; FAILED_PRECONDITION: several ids begin so, of which *candidates counts those (else 0).
 GS_NODISCARD gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *candidates,
                                          const char *text);
+// Of several jobs with this name none is meant more than another: what cannot be undone asks for an id. FAILED_PRECONDITION.
+GS_NODISCARD gs_status gs_job_table_check_sole(const gs_job_table *table, size_t *candidates, const char *text);
+bool gs_job_is_candidate(const gs_job *job, const char *text);  // text may mean it
 
 void gs_job_table_bury(gs_job_table *table, const gs_tombstone *tombstone);
 const gs_tombstone *gs_job_table_tombstone(const gs_job_table *table, uint64_t id);  // NULL: not listed

@@ -35,18 +35,18 @@ static void note_index(gs_request_keys *keys, size_t index) {
     if (!gs_u64_map_set(&keys->by_hash, hash_of(keys->items[index].key), (void *)(uintptr_t)(index + 1))) abort();
 }
 
-gs_request_key *gs_request_keys_find(const gs_request_keys *keys, const char *key, int64_t now_ms) {
+gs_request_key *gs_request_keys_find(const gs_request_keys *keys, const char *key, int64_t now_ns) {
     size_t index = index_of(keys, key);
-    return index < keys->count && keys->items[index].expires_ms > now_ms ? &keys->items[index] : NULL;
+    return index < keys->count && keys->items[index].expires_ns > now_ns ? &keys->items[index] : NULL;
 }
 
 gs_request_key *gs_request_keys_add(gs_request_keys *keys, const char *key, const char *fingerprint, uint64_t job,
-                                    int64_t expires_ms) {
+                                    int64_t expires_ns) {
     gs_request_keys_remove(keys, key);
     keys->items = gs_model_grow(keys->items, keys->count, &keys->reserved, sizeof *keys->items);
     gs_request_key *item = &keys->items[keys->count++];
     size_t bytes = strlen(key) + 1;
-    *item = (gs_request_key){.key = gs_model_alloc(bytes, 1), .job = job, .expires_ms = expires_ms};
+    *item = (gs_request_key){.key = gs_model_alloc(bytes, 1), .job = job, .expires_ns = expires_ns};
     memcpy(item->key, key, bytes);
     snprintf(item->fingerprint, sizeof item->fingerprint, "%s", fingerprint);
     keys->num_twins += gs_u64_map_get(&keys->by_hash, hash_of(key)) != NULL;
@@ -75,8 +75,8 @@ void gs_request_keys_remove_job(gs_request_keys *keys, uint64_t job) {
     }
 }
 
-void gs_request_keys_expire(gs_request_keys *keys, int64_t now_ms) {
+void gs_request_keys_expire(gs_request_keys *keys, int64_t now_ns) {
     for (size_t i = keys->count; i-- > 0;) {
-        if (keys->items[i].expires_ms <= now_ms) remove_at(keys, i);
+        if (keys->items[i].expires_ns <= now_ns) remove_at(keys, i);
     }
 }

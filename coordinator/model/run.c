@@ -25,6 +25,19 @@ gs_bye_reason gs_bye_reason_of(const char *name) {
     return GS_BYE_OTHER;
 }
 
+gs_membership gs_membership_of(const char *state) {
+    static const struct {
+        const char *state;
+        gs_membership means;
+    } words[] = {{"waiting", GS_MEMBERSHIP_FORMS},    {"prepared", GS_MEMBERSHIP_FORMS},   {"connecting", GS_MEMBERSHIP_FORMS},
+                 {"connected", GS_MEMBERSHIP_WAITS},  {"running", GS_MEMBERSHIP_TRAINS},   {"aborting", GS_MEMBERSHIP_LEAVES},
+                 {"leaving", GS_MEMBERSHIP_LEAVES}};
+    for (size_t i = 0; state && i < sizeof words / sizeof words[0]; i++) {
+        if (!strcmp(words[i].state, state)) return words[i].means;
+    }
+    return GS_MEMBERSHIP_UNTOLD;
+}
+
 bool gs_run_phase_is_kept(gs_run_phase phase) { return phase == GS_RUN_TRAINING || phase == GS_RUN_RELOADING; }
 
 bool gs_run_phase_from_name(gs_run_phase *phase, const char *name) {

@@ -55,6 +55,17 @@ typedef enum gs_activity {
     GS_ACTIVITY_LONG_WORK,  // evaluate, checkpoint: longer than a step
 } gs_activity;
 
+// Where a trainer says that it stands to its generation.
+typedef enum gs_membership {
+    GS_MEMBERSHIP_UNTOLD = 0,
+    GS_MEMBERSHIP_FORMS,   // it is not in its communicator yet
+    GS_MEMBERSHIP_WAITS,   // it is, and has not been told to go
+    GS_MEMBERSHIP_TRAINS,
+    GS_MEMBERSHIP_LEAVES,  // it takes no step of it any more
+} gs_membership;
+
+gs_membership gs_membership_of(const char *state);  // by the word of a trainer; NULL, or another: UNTOLD
+
 typedef enum gs_bye_reason {
     GS_BYE_NONE = 0,
     GS_BYE_TARGET_REACHED,
@@ -123,6 +134,7 @@ typedef struct gs_member {
     int64_t replan_sent_ns;
     char phase[32];  // for people
     gs_activity activity;
+    int64_t idle_since_ns, idle_told_ns;  // from when on, and last, it says that it has not begun though its run trains; 0: never
 
     gs_farewell bye;
     int exit_code, signal;  // of an exit; exit_code −1: nobody saw it
@@ -139,6 +151,18 @@ typedef struct gs_run_cause {
     int64_t at_ms, step;
     gs_fault_facts fault;
 } gs_run_cause;
+
+// What is known of ranks that are gone with their agents.
+typedef struct gs_absence {
+    int64_t number;       // of the last sign of life where their checkpoints lie; 0: none
+    int quiet_looks;      // answers since that was another
+    bool has_looked, is_asked;
+    int64_t next_look_ns, heard_ns;  // of their last word, by then
+    int64_t fenced_ns;    // since when they cannot save any more; 0: they can
+    int num_doubts;       // looks left at whether they can, since nobody remembers
+    bool was_recalled;    // that was asked for the coordinator's restart
+    int64_t pace_ns;      // the longest that their connections may have been told, since they are gone
+} gs_absence;
 
 struct gs_run {
     gs_job *job;
@@ -166,6 +190,7 @@ struct gs_run {
     uint64_t bye_ticket;   // of a write on its way that has Byes; 0: none is
     int64_t bye_again_ns;  // the next, when one has failed
     gs_claim claim;
+    gs_absence absence;
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
     char backend[32];

@@ -38,6 +38,7 @@ static const struct {
     [GS_LIMIT_WRITES] = {"writes", "too much waits for the disk: writes were refused"},
     [GS_LIMIT_WATCHERS] = {"watchers", "as many streams are watched as may be: one more was refused"},
     [GS_LIMIT_TIMELINES] = {"timelines", "as many timelines are being made as may be: one more was refused"},
+    [GS_LIMIT_LEFT_TIMELINES] = {"left_timelines", "ended ranks left as many timelines as may be kept: some were dropped"},
     [GS_LIMIT_RECALLS] = {"recalls", "as many questions about ended jobs wait as may: one more was refused"},
     [GS_LIMIT_KEYS] = {"idempotency_keys", "as many idempotency keys are remembered as may be: a request with a new one was refused"},
     [GS_LIMIT_JOBS] = {"jobs", "as many jobs wait and train as may: one more was refused"},

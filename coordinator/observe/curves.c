@@ -13,6 +13,7 @@ typedef enum where {
     IN_MEMORY = 0,
     ON_DISK,  // what a former life wrote
     COMING,
+    NOT_READ,  // of an ended job, when it was tried: whoever asks again tries again
 } where;
 
 struct gs_curves {
@@ -141,7 +142,8 @@ static void have_read(gs_write *base, gs_status status) {
     if (curves) {
         gs_job_metrics *metrics = it->read ? gs_sight_own_metrics(it->observer, job) : NULL;
         if (metrics) gs_job_metrics_put_before(metrics, it->read);
-        curves->are = IN_MEMORY;
+        bool has_failed = status.code && status.code != GS_NOT_FOUND;
+        curves->are = has_failed && gs_job_state_terminal(job->state) ? NOT_READ : IN_MEMORY;
     }
     gs_job_metrics_destroy(it->read);
     free(it->text);
@@ -161,10 +163,13 @@ static bool submit_read(gs_observer *observer, gs_job *job) {
 
 bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads) {
     submit_lines(observer, job);
-    return reads && job->sight->curves->are == ON_DISK && submit_read(observer, job);
+    where are = job->sight->curves->are;
+    return reads && (are == ON_DISK || are == NOT_READ) && submit_read(observer, job);
 }
 
 bool gs_curves_are_missing(const gs_job *job) { return job->sight->curves->are != IN_MEMORY; }
+
+bool gs_curves_are_unreadable(const gs_job *job) { return job->sight->curves->are == NOT_READ; }
 
 bool gs_curves_are_moving(const gs_job *job) {
     const gs_curves *curves = job->sight->curves;

@@ -21,6 +21,7 @@ void gs_curves_note(gs_job *job, const gs_json *entry);
 bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads);
 // Until they have been read.
 bool gs_curves_are_missing(const gs_job *job);
+bool gs_curves_are_unreadable(const gs_job *job);  // they were asked for, and the disk has not given them
 // Some of them are on their way to the disk or back, or wait for it.
 bool gs_curves_are_moving(const gs_job *job);
 // They are not in memory any more.

@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "coordinator/observe/views/failure_view.h"
+#include "coordinator/observe/views/page.h"
 #include "coordinator/observe/watch.h"
 #include "core/clock.h"
 #include "core/log.h"
 
 #define MAX_EVENTS 8192
+#define MAX_EVENT_BYTES ((size_t)16 << 20)  // of their texts
 #define PRUNE_EVERY 512
 #define RETRY_NS GS_NS_PER_SEC
 #define MOST_AT_ONCE 64  // that are written again, once one of them could be
@@ -20,12 +22,14 @@ typedef enum event_row_state { EVENT_STORED = 0, EVENT_ON_ITS_WAY, EVENT_TO_STOR
 typedef struct gs_event_row {
     uint64_t sequence, job;
     gs_json *item;  // owned
+    size_t bytes;
     event_row_state state;
 } gs_event_row;
 
 struct gs_events {
     gs_event_row *ring;  // oldest at `first`
-    size_t first, count;
+    size_t first, count, bytes;
+    bool has_dropped;  // the store still has some of those that have left
     uint64_t next_sequence;
     // What the store did not take is written again, as long as it is in the ring.
     size_t num_to_store;
@@ -47,16 +51,25 @@ static gs_event_row *find_row(gs_events *events, uint64_t sequence) {
     return NULL;
 }
 
+static void release_row(gs_events *events, const gs_event_row *row) {
+    events->num_to_store -= row->state == EVENT_TO_STORE;
+    events->bytes -= row->bytes;
+    gs_json_release(row->item);
+}
+
+static void drop_oldest(gs_events *events) {
+    release_row(events, row_at(events, 0));
+    events->first = (events->first + 1) % MAX_EVENTS;
+    events->count--;
+    events->has_dropped = true;
+}
+
 static void keep_event(gs_events *events, uint64_t sequence, uint64_t job, gs_json *item) {
-    if (events->count == MAX_EVENTS) {
-        gs_json_release(row_at(events, 0)->item);
-        events->num_to_store -= row_at(events, 0)->state == EVENT_TO_STORE;
-        events->first = (events->first + 1) % MAX_EVENTS;
-        events->count--;
-    }
-    gs_event_row *event = &events->ring[(events->first + events->count) % MAX_EVENTS];
-    *event = (gs_event_row){sequence, job, item, EVENT_STORED};
+    size_t bytes = gs_json_most_bytes(item);
+    while (events->count == MAX_EVENTS || (events->count > 0 && events->bytes + bytes > MAX_EVENT_BYTES)) drop_oldest(events);
+    *row_at(events, events->count) = (gs_event_row){sequence, job, item, bytes, EVENT_STORED};
     events->count++;
+    events->bytes += bytes;
 }
 
 static void load_event(void *ctx, const gs_store_row *row) {
@@ -140,9 +153,8 @@ static void store_event(gs_observer *observer, gs_event_row *row) {
     event->sequence = sequence;
     event->job = row->job;
     row->state = EVENT_ON_ITS_WAY;
-    if (sequence > MAX_EVENTS && sequence % PRUNE_EVERY == 0) {
-        event->prune_before = sequence - MAX_EVENTS;
-    }
+    if (observer->events->has_dropped && sequence % PRUNE_EVERY == 0)
+        event->prune_before = row_at(observer->events, 0)->sequence;
     gs_status status = gs_json_encode(&event->body, NULL, item, false);
     if (status.code) {
         free(event);
@@ -236,8 +248,7 @@ void gs_events_forget_job(gs_observer *observer, uint64_t job) {
             *row_at(events, kept++) = event;
             continue;
         }
-        events->num_to_store -= event.state == EVENT_TO_STORE;
-        gs_json_release(event.item);
+        release_row(events, &event);
     }
     events->count = kept;
 }
@@ -257,46 +268,37 @@ void gs_list_events(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
             return;
         }
     }
-    int64_t limit = gs_json_int_or(request, "limit", 100);
-    if (limit < 1 || limit > 1000) limit = limit < 1 ? 1 : 1000;
     const gs_json *cursor = gs_json_get(request, "cursor");
     uint64_t after = 0;
+    gs_page page = {0};
     gs_status status = cursor ? gs_json_read_u64(&after, request, "cursor") : gs_ok();
+    if (!status.code) status = gs_page_begin(&page, request, 100);
     if (status.code) {
         gs_rpc_reply(call, status, NULL);
         return;
     }
 
     // Without a cursor: the newest `limit`; with one: the oldest after it.
-    gs_json *items = gs_json_new_array();
     size_t matching = 0;
     for (size_t i = 0; i < events->count; i++) {
-        const gs_event_row *event = &events->ring[(events->first + i) % MAX_EVENTS];
+        const gs_event_row *event = row_at(events, i);
         if ((!job || event->job == job->id) && event->sequence > after) matching++;
     }
-    size_t skip = !cursor && matching > (size_t)limit ? matching - (size_t)limit : 0;
+    size_t skip = !cursor && matching > page.limit ? matching - page.limit : 0;
     uint64_t last = 0;
     bool more = false;
-    for (size_t i = 0; i < events->count; i++) {
-        const gs_event_row *event = &events->ring[(events->first + i) % MAX_EVENTS];
+    for (size_t i = 0; i < events->count && !more; i++) {
+        const gs_event_row *event = row_at(events, i);
         if ((job && event->job != job->id) || event->sequence <= after) continue;
         if (skip > 0) {
             skip--;
             continue;
         }
-        if (gs_json_count(items) == (size_t)limit) {
-            more = true;
-            break;
-        }
-        gs_json_push(items, gs_json_retain(event->item));
-        last = event->sequence;
+        more = !gs_page_add(&page, gs_json_retain(event->item));
+        if (!more) last = event->sequence;
     }
     gs_json *reply = gs_json_new_object();
-    gs_json_set(reply, "items", items);
-    if (more) {
-        char text[24];
-        snprintf(text, sizeof text, "%llu", (unsigned long long)last);
-        gs_json_set_string(reply, "next_cursor", text);
-    }
+    gs_json_set(reply, "items", gs_page_end(&page));
+    if (more) gs_json_set_u64(reply, "next_cursor", last);
     gs_rpc_reply(call, gs_ok(), reply);
 }

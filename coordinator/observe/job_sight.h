@@ -24,6 +24,13 @@ typedef struct gs_save_facts {
     gs_histogram save_seconds;
 } gs_save_facts;
 
+// A job's line in lists, as text that many answers share: made again when the job is another, or it is old.
+typedef struct gs_job_line {
+    gs_json *text;  // owned; NULL: none
+    uint64_t version;
+    int64_t step, made_ns;
+} gs_job_line;
+
 struct gs_job_sight {
     gs_job_documents documents;  // owned
     gs_job_metrics *metrics;     // owned, unless it is the observer's no_metrics
@@ -31,6 +38,7 @@ struct gs_job_sight {
     gs_curves *curves;           // owned
     gs_left_timelines *left;     // owned; NULL: none
     gs_save_facts saves;
+    gs_job_line line;
     int ranks_shown;  // most ranks that the metrics page has shown
     bool on_page;     // its series are on the metrics page
     // An ended job rests: what people seldom ask for is let go, and recalled from the disk when they do.

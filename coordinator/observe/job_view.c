@@ -6,6 +6,8 @@
 #include "coordinator/observe/job_sight.h"
 #include "core/clock.h"
 
+#define LINE_NS (100 * GS_NS_PER_MS)
+
 static void set_links(gs_json *view, const char *id) {
     gs_json *links = gs_json_new_object();
     char path[64];
@@ -88,6 +90,17 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     return view;
 }
 
+gs_json *gs_job_to_line(const gs_job *job, int64_t now_ns) {
+    gs_job_line *line = &job->sight->line;
+    if (!line->text || line->version != job->version || line->step != job->step || now_ns - line->made_ns >= LINE_NS) {
+        gs_json *view = gs_job_to_view(job, false);
+        gs_json_release(line->text);
+        *line = (gs_job_line){gs_json_new_encoded(view), job->version, job->step, now_ns};
+        gs_json_release(view);
+    }
+    return gs_json_retain(line->text);
+}
+
 static const char *describe_member(const gs_run *run, const gs_member *member) {
     if (member->stage == GS_MEMBER_EXITED) return "exited";
     if (member->stage == GS_MEMBER_LAUNCHED) return "launching";
@@ -126,8 +139,11 @@ gs_json *gs_run_members_to_view(const gs_job *job, const gs_run *run) {
     return items;
 }
 
-gs_json *gs_job_members_to_view(const gs_job *job) {
-    const gs_json *kept = job->sight->documents.final_workers;
-    if (job->run) return gs_run_members_to_view(job, job->run);
-    return kept ? gs_json_copy(kept) : gs_json_new_array();
+int gs_job_num_members(const gs_job *job) {
+    return job->run ? job->run->num_members : (int)gs_json_count(job->sight->documents.final_workers);
+}
+
+gs_json *gs_job_member_to_view(const gs_job *job, int rank) {
+    if (job->run) return member_to_view(job, job->run, rank, gs_now_ns());
+    return gs_json_copy(gs_json_at(job->sight->documents.final_workers, (size_t)rank));
 }

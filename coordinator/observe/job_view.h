@@ -8,8 +8,12 @@
 #include "coordinator/observe/observer.h"
 
 gs_json *gs_job_to_view(const gs_job *job, bool with_spec);
-// The items of GetJobWorkers: of the run, or of the last one.
-gs_json *gs_job_members_to_view(const gs_job *job);
+// The same without a specification, encoded, for lists: whoever asks again and again gets the same text, whose numbers
+// of a job that trains are as old as a tenth of a second.
+gs_json *gs_job_to_line(const gs_job *job, int64_t now_ns);
+// The items of GetJobWorkers: of the run, or of the last one; their number is the rank.
+int gs_job_num_members(const gs_job *job);
+gs_json *gs_job_member_to_view(const gs_job *job, int rank);
 gs_json *gs_run_members_to_view(const gs_job *job, const gs_run *run);
 
 #endif

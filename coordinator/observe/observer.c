@@ -12,11 +12,11 @@ void gs_observer_note_store(gs_observer *observer, gs_status status) {
     snprintf(observer->store_error, sizeof observer->store_error, "%s", status.message);
 }
 
-static gs_json *candidates_of(const gs_job_table *jobs, const char *text) {
+gs_json *gs_job_candidates_to_view(const gs_job_table *jobs, const char *text) {
     gs_json *candidates = gs_json_new_array();
     for (size_t i = 0; i < jobs->count; i++) {
-        const char *id = jobs->items[i]->id_text;
-        if (!strncmp(id, text, strlen(text))) gs_json_push(candidates, gs_json_new_string(id));
+        const gs_job *job = jobs->items[i];
+        if (gs_job_is_candidate(job, text)) gs_json_push(candidates, gs_json_new_string(job->id_text));
     }
     return candidates;
 }
@@ -29,6 +29,6 @@ gs_status gs_observer_find_job(const gs_observer *observer, gs_job **job, gs_jso
     if (!candidates) return status;
     *details = gs_json_new_object();
     gs_json_set_string(*details, "code", "ambiguous");
-    gs_json_set(*details, "candidates", candidates_of(&observer->state->jobs, text));
+    gs_json_set(*details, "candidates", gs_job_candidates_to_view(&observer->state->jobs, text));
     return status;
 }

@@ -24,6 +24,7 @@ typedef enum gs_limit {
     GS_LIMIT_WRITES,      // that were refused: too many wait for the disk
     GS_LIMIT_WATCHERS,
     GS_LIMIT_TIMELINES,
+    GS_LIMIT_LEFT_TIMELINES,  // that ended ranks left and that were not kept
     GS_LIMIT_RECALLS,     // questions about ended jobs that wait for the disk
     GS_LIMIT_KEYS,
     GS_LIMIT_JOBS,
@@ -47,6 +48,7 @@ typedef struct gs_observer {
     gs_metrics_page *page;               // owned; NULL while nobody asks for metrics
     gs_timeline_asker *timeline_askers;  // owned
     int64_t timeline_requests;           // made so far
+    size_t left_timeline_bytes;          // that ended ranks left, of all jobs
     int64_t started_ns;
     double loop_lag_seconds, step_seconds;  // of the loop; that the engine took for its last step
     gs_job_metrics *no_metrics;     // owned; what jobs have of which nothing is in memory
@@ -67,5 +69,8 @@ void gs_observer_note_store(gs_observer *observer, gs_status status);
 // {job} of a request: id, unique prefix of at least four characters, or name. *details when it is ambiguous.
 GS_NODISCARD gs_status gs_observer_find_job(const gs_observer *observer, gs_job **job, gs_json **details,
                                             const gs_json *request);
+
+// The ids of those that this text may mean. The caller's.
+gs_json *gs_job_candidates_to_view(const gs_job_table *jobs, const char *text);
 
 #endif

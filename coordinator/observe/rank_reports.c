@@ -3,14 +3,10 @@
 #include "coordinator/observe/curves.h"
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/recall.h"
+#include "coordinator/observe/views/page.h"
 #include "coordinator/observe/watch.h"
 
 static void write_entry(void *ctx, const gs_json *entry) { gs_curves_note(ctx, entry); }
-
-static void copy_member(gs_json *out, const char *key, const gs_json *report) {
-    const gs_json *value = gs_json_get(report, key);
-    if (value) gs_json_set(out, key, gs_json_copy(value));
-}
 
 static void publish_step(gs_observer *observer, gs_job *job, const gs_step_report *report) {
     if (gs_watched(observer, job, GS_TOPIC_STEP)) {
@@ -47,20 +43,36 @@ void gs_rank_reports_tell(gs_observer *observer, const gs_member *member, const 
     if (member->rank == 0) publish_step(observer, member->job, report);
 }
 
+// Ranks that have told something, from `first` on.
+static void set_ranks(gs_json *body, gs_page *page, const gs_job_metrics *metrics, int first) {
+    int last = -1, count = gs_job_metrics_world_size(metrics);
+    bool more = false;
+    for (int rank = first; rank < count && !more; rank++) {
+        gs_json *report = gs_job_metrics_rank_to_view(metrics, rank);
+        if (!report) continue;
+        more = !gs_page_add(page, report);
+        if (!more) last = rank;
+    }
+    gs_json_set(body, "ranks", gs_page_end(page));
+    if (more) gs_page_set_last(body, last);
+}
+
 void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     (void)peer;
     gs_job *job = NULL;
     gs_json *body = NULL;
+    gs_page page = {0};
+    int first = 0;
     gs_status status = gs_observer_find_job(ctx, &job, &body, request);
+    if (!status.code) status = gs_page_read_first(&first, request);
+    if (!status.code) status = gs_page_begin(&page, request, GS_PAGE_MAX_ITEMS);
     if (!status.code) {
-        gs_json *view = gs_job_metrics_to_view(job->sight->metrics);
         body = gs_json_new_object();
         gs_json_set_string(body, "job", job->id_text);
         gs_json_set_int(body, "step", job->step);
         gs_json_set_int(body, "world_size", job->world_size);
-        copy_member(body, "totals", view);
-        copy_member(body, "ranks", view);
-        gs_json_release(view);
+        gs_json_set(body, "totals", gs_job_metrics_totals_to_view(job->sight->metrics));
+        set_ranks(body, &page, job->sight->metrics, first);
     }
     gs_rpc_reply(call, status, body);
 }

@@ -65,11 +65,10 @@ static waiter *next_come(const gs_recalls *recalls) {
 
 // Handlers may keep their call again: those that wait now have their turn. Each stays in the list until then, for its
 // caller may go away while another one is answered.
-static void arrived(gs_observer *observer, const gs_job *job, gs_status status) {
+static void arrived(gs_observer *observer, const gs_job *job, bool are_curves, gs_status status) {
     gs_recalls *recalls = observer->recalls;
-    bool has_curves = !gs_curves_are_missing(job);
     for (waiter *it = recalls->waiting; it; it = it->next)
-        it->has_come |= it->job == job->id && (!it->wants_curves || has_curves);
+        it->has_come |= it->job == job->id && it->wants_curves == are_curves;
     for (waiter *it; (it = next_come(recalls));) {
         unlink_waiter(recalls, it);
         gs_rpc_call_set_data(it->call, NULL);
@@ -103,7 +102,7 @@ static void have_read(gs_write *base, gs_status status) {
             job->spec = *it->spec;
             gs_sight_use(sight);
         }
-        arrived(it->observer, job, status);
+        arrived(it->observer, job, false, status);
     }
     gs_job_documents_release(&it->documents);
     free(it->spec);
@@ -157,7 +156,9 @@ static void keep(gs_observer *observer, const gs_job *job, gs_rpc_handler handle
 bool gs_recall_record(gs_observer *observer, gs_job *job, gs_rpc_handler handler, gs_rpc_call_handle *call,
                       const gs_json *request) {
     if (!gs_recall_begin(observer, job)) return false;
-    keep(observer, job, handler, call, request, false);
+    // Where the disk does not even take the question, nothing comes.
+    if (job->sight->record_is_coming) keep(observer, job, handler, call, request, false);
+    else gs_rpc_reply(call, gs_error(GS_UNAVAILABLE, "the record of job %s cannot be read now", job->id_text), NULL);
     return true;
 }
 
@@ -197,8 +198,9 @@ void gs_recall_end_all(gs_observer *observer) {
 void gs_recall_tick(gs_observer *observer) {
     for (waiter *it = observer->recalls->waiting; it; it = it->next) {
         gs_job *job = gs_job_table_get(&observer->state->jobs, it->job);
-        if (!it->wants_curves || gs_curves_are_missing(job)) continue;
-        arrived(observer, job, gs_ok());
+        bool is_lost = it->wants_curves && gs_curves_are_unreadable(job);
+        if (!it->wants_curves || (gs_curves_are_missing(job) && !is_lost)) continue;
+        arrived(observer, job, true, is_lost ? gs_error(GS_UNAVAILABLE, "the curves of job %s cannot be read now", job->id_text) : gs_ok());
         return;  // of the others with the next one: the list is another
     }
 }

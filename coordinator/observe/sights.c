@@ -73,11 +73,12 @@ bool gs_observer_meet(gs_observer *observer, gs_job *job, gs_job_documents *docu
 void gs_observer_forget(gs_observer *observer, gs_job *job) {
     gs_job_sight *sight = job->sight;
     if (!sight) return;
-    gs_timelines_forget(job);
+    gs_timelines_forget(observer, job);
     if (sight->metrics != observer->no_metrics) gs_job_metrics_destroy(sight->metrics);
     gs_curves_destroy(sight->curves);
     gs_job_log_destroy(sight->log);
     gs_job_documents_release(&sight->documents);
+    gs_json_release(sight->line.text);
     free(sight);
     job->sight = NULL;
 }
@@ -108,9 +109,9 @@ static void end_job(gs_observer *observer, gs_job *job) {
     gs_job_log_wake(observer, job);
 }
 
-static void begin_generation(gs_job *job, const gs_run *run) {
+static void begin_generation(gs_observer *observer, gs_job *job, const gs_run *run) {
     gs_job_metrics_begin_generation(job->sight->metrics, run->num_members);
-    gs_timelines_forget(job);
+    gs_timelines_forget(observer, job);
 }
 
 static void replace(gs_json **document, gs_json *made) {
@@ -150,7 +151,7 @@ void gs_observer_see(gs_observer *observer, const gs_effect *effect) {
     case GS_DO_SHOW_JOB: show_job(observer, job); break;
     case GS_DO_END_JOB: end_job(observer, job); break;
     case GS_DO_DROP_JOB: drop_job(observer, job); break;
-    case GS_DO_BEGIN_GENERATION: begin_generation(job, effect->run); break;
+    case GS_DO_BEGIN_GENERATION: begin_generation(observer, job, effect->run); break;
     case GS_DO_END_RUN:
         replace(&job->sight->documents.final_workers, gs_run_members_to_view(job, effect->run));
         break;
@@ -185,6 +186,8 @@ static bool may_rest(const gs_observer *observer, const gs_job *job, int64_t now
 
 static void rest(gs_observer *observer, gs_job *job) {
     gs_job_sight *sight = job->sight;
+    gs_json_release(sight->line.text);
+    sight->line = (gs_job_line){0};
     if (sight->documents.spec) gs_job_documents_rest(&sight->documents);
     if (sight->metrics != observer->no_metrics) {
         gs_job_metrics_destroy(sight->metrics);
@@ -194,7 +197,7 @@ static void rest(gs_observer *observer, gs_job *job) {
     if (sight->on_page || sight->ended_ns) gs_metrics_forget(observer->metrics, "job_id", job->id_text);
     sight->on_page = false;
     sight->ended_ns = sight->used_ns = 0;
-    gs_timelines_forget(job);
+    gs_timelines_forget(observer, job);
     gs_job_log_rest(observer, job);
 }
 

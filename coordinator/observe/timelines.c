@@ -29,6 +29,7 @@ struct gs_timeline_asker {
 struct gs_left_timelines {
     int num_ranks;
     char **pages;  // owned; JSON text of {rank, steps}, NULL: none
+    size_t bytes;  // of them
 };
 
 static bool read_whole(int64_t *value, const char **text) {
@@ -269,13 +270,25 @@ void gs_get_job_timeline(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer 
     gs_rpc_end(call, status);
 }
 
-static void keep_left(gs_job *job, int rank, gs_json *page) {
+// Of all jobs together: ranks end by the thousand, and a page may be as large as a message.
+static bool has_room(gs_observer *observer, const gs_left_timelines *left, int rank, size_t bytes) {
+    const char *before = rank < left->num_ranks ? left->pages[rank] : NULL;
+    if (observer->left_timeline_bytes - (before ? strlen(before) : 0) + bytes <= GS_TIMELINES_MAX_LEFT_BYTES) return true;
+    observer->limits_reached[GS_LIMIT_LEFT_TIMELINES]++;
+    return false;
+}
+
+static void keep_left(gs_observer *observer, gs_job *job, int rank, gs_json *page) {
     if (!job->sight->left) job->sight->left = calloc(1, sizeof *job->sight->left);
     gs_left_timelines *left = job->sight->left;
     char *text = NULL;
-    gs_status status = gs_json_encode(&text, NULL, page, false);
+    size_t bytes = 0;
+    gs_status status = gs_json_encode(&text, &bytes, page, false);
     gs_json_release(page);
-    if (!left || status.code) return;
+    if (!left || status.code || !has_room(observer, left, rank, bytes)) {
+        free(text);
+        return;
+    }
     if (rank >= left->num_ranks) {
         char **pages = realloc(left->pages, ((size_t)rank + 1) * sizeof *pages);
         if (!pages) {
@@ -286,8 +299,11 @@ static void keep_left(gs_job *job, int rank, gs_json *page) {
         left->pages = pages;
         left->num_ranks = rank + 1;
     }
+    size_t before = left->pages[rank] ? strlen(left->pages[rank]) : 0;
     free(left->pages[rank]);
     left->pages[rank] = text;
+    left->bytes += bytes - before;
+    observer->left_timeline_bytes += bytes - before;
 }
 
 static gs_timeline_asker *find_asker(gs_observer *observer, const gs_job *job, int64_t request) {
@@ -314,7 +330,7 @@ void gs_timeline_page(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pe
     gs_json_set(page, "steps", gs_json_retain((gs_json *)steps));
     int64_t number = gs_json_int_or(request, "request", 0);
     if (number == 0) {
-        keep_left(member->job, member->rank, page);
+        keep_left(observer, member->job, member->rank, page);
         return;
     }
     gs_timeline_asker *asker = find_asker(observer, member->job, number);
@@ -382,9 +398,10 @@ void gs_timelines_end_all(gs_observer *observer) {
     }
 }
 
-void gs_timelines_forget(gs_job *job) {
+void gs_timelines_forget(gs_observer *observer, gs_job *job) {
     gs_left_timelines *left = job->sight->left;
     if (!left) return;
+    observer->left_timeline_bytes -= left->bytes;
     for (int i = 0; i < left->num_ranks; i++) free(left->pages[i]);
     free(left->pages);
     free(left);

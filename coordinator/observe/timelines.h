@@ -12,6 +12,7 @@
 
 #define GS_TIMELINE_WAIT_NS (2 * GS_NS_PER_SEC)
 #define GS_TIMELINE_ROWS 20000     // spans and buckets of all ranks in one answer
+#define GS_TIMELINES_MAX_LEFT_BYTES ((size_t)64 << 20)  // that ended ranks left, of all jobs
 #define GS_TIMELINE_MAX_ASKERS 16  // at a time
 
 typedef struct gs_timeline_range {
@@ -33,6 +34,6 @@ void gs_timelines_tick(gs_observer *observer);
 // The coordinator stops.
 void gs_timelines_end_all(gs_observer *observer);
 // What the ranks of a job left behind is no longer wanted.
-void gs_timelines_forget(gs_job *job);
+void gs_timelines_forget(gs_observer *observer, gs_job *job);
 
 #endif

@@ -1,5 +1,8 @@
 #include "coordinator/observe/worker_view.h"
 
+#include <string.h>
+
+#include "coordinator/observe/views/page.h"
 #include "core/clock.h"
 
 gs_json *gs_worker_to_notice(const gs_agent *agent, const char *state) {
@@ -82,34 +85,64 @@ static const char *state_of(const gs_agent *agent, int busy) {
     return busy ? "running" : "idle";
 }
 
+static gs_json *agent_to_view(const gs_observer *observer, const gs_agent *agent, int64_t now_ns) {
+    int busy = 0;
+    gs_json *jobs = slots_to_json(observer, agent, &busy);
+    gs_json *item = gs_json_new_object();
+    gs_json_set_string(item, "id", agent->name);
+    gs_json_set_string(item, "host", agent->host);
+    gs_json_set_string(item, "state", state_of(agent, busy));
+    gs_json_set_int(item, "slots", agent->num_slots);
+    gs_json_set_int(item, "slots_busy", busy);
+    gs_json_set_int(item, "cores", agent->cores);
+    set_devices(item, agent);
+    gs_json_set_string(item, "build", agent->build);
+    gs_json_set_bool(item, "connected", gs_agent_is_connected(agent));
+    gs_json_set_double(item, "heartbeat_age_seconds", (double)(now_ns - agent->heard_ns) / GS_NS_PER_SEC);
+    gs_json_set(item, "jobs", jobs);
+    gs_json_set(item, "unknown", unknown_to_json(agent));
+    return item;
+}
+
+// The first names behind `after`, in their order, one more than a page has; the table is in none. How many.
+static size_t take_names(const gs_agent **first, size_t most, const gs_agent_table *agents, const char *after) {
+    size_t count = 0;
+    for (size_t i = 0; i < agents->count; i++) {
+        const gs_agent *agent = agents->items[i];
+        if (strcmp(agent->name, after) <= 0) continue;
+        if (count == most && strcmp(agent->name, first[count - 1]->name) > 0) continue;
+        size_t low = 0, high = count;
+        while (low < high) {
+            size_t middle = (low + high) / 2;
+            if (strcmp(first[middle]->name, agent->name) < 0) low = middle + 1;
+            else high = middle;
+        }
+        if (count < most) count++;
+        memmove(first + low + 1, first + low, (count - 1 - low) * sizeof(const gs_agent *));
+        first[low] = agent;
+    }
+    return count;
+}
+
+// By name, and the name of the last item is the cursor: workers that come and go meanwhile neither repeat nor hide others.
 void gs_list_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                      const gs_json *request) {
     (void)peer;
-    (void)request;
     const gs_observer *observer = ctx;
-    int64_t now_ns = gs_now_ns();
-    gs_json *items = gs_json_new_array();
-    for (size_t i = 0; i < observer->state->agents.count; i++) {
-        const gs_agent *agent = observer->state->agents.items[i];
-        int busy = 0;
-        gs_json *jobs = slots_to_json(observer, agent, &busy);
-        gs_json *item = gs_json_new_object();
-        gs_json_set_string(item, "id", agent->name);
-        gs_json_set_string(item, "host", agent->host);
-        gs_json_set_string(item, "state", state_of(agent, busy));
-        gs_json_set_int(item, "slots", agent->num_slots);
-        gs_json_set_int(item, "slots_busy", busy);
-        gs_json_set_int(item, "cores", agent->cores);
-        set_devices(item, agent);
-        gs_json_set_string(item, "build", agent->build);
-        gs_json_set_bool(item, "connected", gs_agent_is_connected(agent));
-        gs_json_set_double(item, "heartbeat_age_seconds",
-                           (double)(now_ns - agent->heard_ns) / GS_NS_PER_SEC);
-        gs_json_set(item, "jobs", jobs);
-        gs_json_set(item, "unknown", unknown_to_json(agent));
-        gs_json_push(items, item);
+    const gs_agent *first[GS_PAGE_MAX_ITEMS + 1];
+    const char *after = gs_json_string_or(request, "cursor", "");
+    gs_page page = {0};
+    gs_status status = strlen(after) >= sizeof first[0]->name ? gs_error(GS_INVALID_ARGUMENT, "cursor: not as it was given")
+                                                              : gs_page_begin(&page, request, GS_PAGE_MAX_ITEMS);
+    if (status.code) {
+        gs_rpc_reply(call, status, NULL);
+        return;
     }
+    int64_t now_ns = gs_now_ns();
+    size_t taken = 0, count = take_names(first, page.limit + 1, &observer->state->agents, after);
+    while (taken < count && gs_page_add(&page, agent_to_view(observer, first[taken], now_ns))) taken++;
     gs_json *reply = gs_json_new_object();
-    gs_json_set(reply, "items", items);
+    gs_json_set(reply, "items", gs_page_end(&page));
+    if (taken < count) gs_json_set_string(reply, "next_cursor", first[taken - 1]->name);
     gs_rpc_reply(call, gs_ok(), reply);
 }

@@ -37,6 +37,11 @@ gs_cadence gs_timing_cadence(const gs_timing *timing, size_t num_agents, size_t 
                         .report_ns = at_least(timing->report_ns, members * (GS_NS_PER_SEC / REPORTS_PER_SEC))};
 }
 
+int64_t gs_timing_pace(size_t num_connections) {
+    if (num_connections <= GS_PINGS_PER_SEC) return 0;
+    return (int64_t)num_connections * (GS_NS_PER_SEC / GS_PINGS_PER_SEC);
+}
+
 static bool is_apart(int64_t told_ns, int64_t wanted_ns) {
     return 4 * told_ns > 5 * wanted_ns || 4 * wanted_ns > 5 * told_ns;
 }

@@ -41,6 +41,9 @@ typedef struct gs_cadence {
 } gs_cadence;
 
 gs_cadence gs_timing_cadence(const gs_timing *timing, size_t num_agents, size_t num_members);
+// How seldom connections are told to be heard where they are so many: together no more than this. 0: as always.
+#define GS_PINGS_PER_SEC 2500
+int64_t gs_timing_pace(size_t num_connections);
 // Too far apart to be left so.
 bool gs_cadence_differs(gs_cadence told, gs_cadence wanted);
 

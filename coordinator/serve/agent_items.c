@@ -31,7 +31,7 @@ static gs_json *describe_resume(const char *job_directory, const gs_checkpoint *
     return resume;
 }
 
-static gs_json *start_rank(const gs_state *state, const gs_effect *effect, const gs_json *spec) {
+static gs_json *start_rank(const gs_state *state, const gs_effect *effect, gs_json *spec) {
     const gs_job *job = effect->job;
     const gs_member *member = effect->member;
     const gs_checkpoint *resume = effect->agent_message.resume;
@@ -46,8 +46,12 @@ static gs_json *start_rank(const gs_state *state, const gs_effect *effect, const
     gs_json_set_int(item, "rank_hint", (int)(member - effect->run->members));
     gs_json_set_u64(item, "incarnation", member->incarnation);
     gs_json_set_u64(item, "launch_token", member->launch_token);
+    // As long as agents take it to be where it is not told.
+    if (state->timing.orphan_ns != gs_timing_default.orphan_ns)
+        gs_json_set_double(item, "orphan_seconds", gs_seconds_of(state->timing.orphan_ns));
+    gs_json_set_int(item, "last_generation", state->generations.next - 1);
     gs_json_set_string(item, "device", member->device);
-    gs_json_set(item, "spec", gs_json_copy(spec));
+    gs_json_set(item, "spec", gs_json_retain(spec));
     gs_json_set_string(item, "checkpoints_dir", directory);
     if (resume) gs_json_set(item, "resume", describe_resume(directory, resume));
     return item;
@@ -72,7 +76,7 @@ static gs_json *about_rank(const gs_state *state, const char *type, const gs_age
     return item;
 }
 
-gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, const gs_json *spec) {
+gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, gs_json *spec) {
     switch (effect->agent_message.order) {
     case GS_TELL_AGENT_WELCOME: return welcome(state, &effect->agent_message);
     case GS_TELL_START_RANK: return start_rank(state, effect, spec);

@@ -7,6 +7,6 @@
 #include "rpc/json/json.h"
 
 // `spec`: the full specification of the job whose rank starts.
-gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, const gs_json *spec);
+gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, gs_json *spec);
 
 #endif

@@ -5,22 +5,12 @@
 #include "coordinator/observe/job_view.h"
 #include "coordinator/serve/dry_run.h"
 
-// Those whose ids begin like the text that people typed.
-static gs_json *candidates_of(const gs_job_table *jobs, const char *text) {
-    gs_json *candidates = gs_json_new_array();
-    for (size_t i = 0; i < jobs->count; i++) {
-        const char *id = jobs->items[i]->id_text;
-        if (strncmp(id, text, strlen(text)) == 0) gs_json_push(candidates, gs_json_new_string(id));
-    }
-    return candidates;
-}
-
 static gs_json *refusal(const gs_state *state, const gs_reply *reply) {
     if (!reply->code) return NULL;
     gs_json *details = gs_json_new_object();
     gs_json_set_string(details, "code", reply->code);
     gs_json_set_string(details, "hint", reply->hint);
-    if (reply->job_text) gs_json_set(details, "candidates", candidates_of(&state->jobs, reply->job_text));
+    if (reply->job_text) gs_json_set(details, "candidates", gs_job_candidates_to_view(&state->jobs, reply->job_text));
     return details;
 }
 
@@ -51,14 +41,19 @@ static gs_json *settle(const gs_reply *reply) {
     return body;
 }
 
-static gs_json *exchange(const gs_exchange_round *round) {
-    gs_json *body = gs_json_new_object(), *all = gs_json_new_array();
+gs_json *gs_answer_round(const gs_exchange_round *round) {
+    gs_json *all = gs_json_new_array();
     for (int i = 0; i < round->num_ranks; i++) gs_json_push(all, gs_json_new_string(round->entries[i].bytes));
-    gs_json_set(body, "all", all);
+    return all;
+}
+
+static gs_json *exchange(gs_json *round) {
+    gs_json *body = gs_json_new_object();
+    gs_json_set(body, "all", gs_json_retain(round));
     return body;
 }
 
-gs_json *gs_answer_body(const gs_state *state, const gs_effect *effect) {
+gs_json *gs_answer_body(const gs_state *state, const gs_effect *effect, gs_json *round) {
     const gs_reply *reply = &effect->reply;
     switch (reply->kind) {
     case GS_REPLY_EMPTY: return gs_json_new_object();
@@ -68,7 +63,7 @@ gs_json *gs_answer_body(const gs_state *state, const gs_effect *effect) {
     case GS_REPLY_DRY_RUN: return gs_dry_run(reply->spec);
     case GS_REPLY_REPLAN: return effect->job ? replan(effect->job) : NULL;
     case GS_REPLY_SETTLE: return settle(reply);
-    case GS_REPLY_EXCHANGE: return exchange(reply->round);
+    case GS_REPLY_EXCHANGE: return exchange(round);
     }
     return NULL;
 }

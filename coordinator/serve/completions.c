@@ -13,8 +13,9 @@ static const struct {
     [GS_WORK_LOOK_AT_PARTS] = {GS_ON_PARTS_LOOKED, 0},
     [GS_WORK_FIND_DIRECTORIES] = {GS_ON_DIRECTORIES_FOUND, 0},
     [GS_WORK_CHECK] = {GS_ON_CHECKPOINTS_CHECKED, 0},
+    [GS_WORK_LOOK_FOR_LIFE] = {GS_ON_LIFE_LOOKED, 0},
     [GS_WORK_REMOVE_CHECKPOINT] = {GS_ON_FILES_REMOVED, 0},
-    // Not answered: prune_keys, remove_parts, purge.
+    // Not answered: prune_keys, remove_parts, sweep, purge.
 };
 
 void gs_completion_of(gs_engine_event *event, gs_work *work) {
@@ -30,6 +31,7 @@ void gs_completion_of(gs_engine_event *event, gs_work *work) {
         .found = work->found,
         .names = (const char *const *)work->names,
         .num_names = work->num_names,
+        .life = work->life,
     };
     work->found = (gs_checkpoint_report){0};
 }

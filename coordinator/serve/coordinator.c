@@ -12,14 +12,18 @@
 #include "coordinator/observe/sights.h"
 #include "coordinator/serve/methods.h"
 #include "coordinator/serve/steps.h"
-#include "coordinator/store/files.h"
+#include "coordinator/store/files/files.h"
 #include "coordinator/store/integrity.h"
+#include "coordinator/store/leftovers.h"
 #include "coordinator/store/set_aside.h"
 #include "coordinator/store/stored.h"
+#include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "rpc/server/rpc_server.h"
+
+#define SWEEP_AGE_NS (3600 * GS_NS_PER_SEC)  // of what a save has left
 
 struct gs_coordinator {
     char data_dir[1024];
@@ -30,6 +34,7 @@ struct gs_coordinator {
     gs_service service;
     gs_trace *trace;  // borrowed; NULL: none
     gs_rpc_tap tap;
+    gs_sweeper *sweeper;      // owned; of the thread of long work on files until that has ended
     gs_integrity *integrity;  // owned
     gs_write keep;            // asks the thread of rows to leave a damaged database as it is
     int wake_fd;  // eventfd: something of another thread or a signal
@@ -58,7 +63,7 @@ static gs_status adopt_jobs(gs_coordinator *coordinator, gs_engine *engine, gs_s
 }
 
 static void adopt_key(void *ctx, const gs_store_row *row) {
-    gs_engine_adopt_key(ctx, row->key, row->body, row->job, row->expires_ms);
+    gs_engine_adopt_key(ctx, row->key, row->body, row->job, gs_now_ns() + row->time_ms * GS_NS_PER_MS);
 }
 
 static void adopt_life(void *ctx, const gs_store_row *row) { gs_engine_adopt_life(ctx, row->id, row->job); }
@@ -139,6 +144,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
         return close_unread(store, coordinator->data_dir, status);
     }
     gs_steps_begin(&coordinator->steps, engine, coordinator->writer, coordinator->observer, options->trace);
+    coordinator->sweeper = coordinator->steps.performer.sweeper = gs_sweeper_create(SWEEP_AGE_NS);
     coordinator->observer->writer = coordinator->writer;
     coordinator->observer->wake_fd = coordinator->wake_fd;
     coordinator->observer->send = mention;
@@ -148,6 +154,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
 
 static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_options *options) {
     gs_rpc_server_options server = {
+        .pings_a_second = GS_PINGS_PER_SEC,
         .endpoints = {options->control_endpoint, GS_INPROC_ENDPOINT},
         .coordinator_epoch = coordinator->steps.state->cluster.epoch,
         .ctx = &coordinator->service,
@@ -180,6 +187,8 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
         gs_coordinator_destroy(coordinator);
         return status;
     }
+    gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir);
+    if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
     char path[1200];
     database_path(path, coordinator->data_dir);
@@ -237,6 +246,7 @@ static void run_timers(gs_coordinator *coordinator) {
     coordinator->turned_ns = now_ns;
     coordinator->observer->loop_lag_seconds = late_ns > 0 ? gs_seconds_of(late_ns) : 0;
     gs_steps_take_kind(&coordinator->steps, GS_ON_TICK);
+    gs_steps_try_store(&coordinator->steps);
     gs_observer_tick(coordinator->observer);
 }
 
@@ -271,6 +281,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     }
     coordinator->steps.performer.is_closing = true;
     gs_writer_stop(coordinator->writer);
+    gs_sweeper_destroy(coordinator->sweeper);
     if (damage.code) set_aside(coordinator, damage);
     gs_calls_part(&coordinator->steps.calls);
     destroy_observer(coordinator);

@@ -88,6 +88,7 @@ static gs_status read_trainer(gs_running_trainer *running, const gs_json *entry)
     running->world_size = (int)gs_json_int_or(entry, "world_size", 0);
     running->generation = (uint32_t)gs_json_int_or(entry, "generation", 0);
     running->step = gs_json_int_or(entry, "applied_step", 0);
+    running->membership = gs_membership_of(gs_json_string_or(entry, "state", NULL));
     if (!gs_job_id_parse(&running->job, gs_json_string_or(entry, "job", ""))) running->job = 0;
     running->cluster = gs_json_string_or(entry, "cluster", "");
     return gs_json_read_u64(&running->incarnation, entry, "incarnation");
@@ -129,6 +130,8 @@ void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
     if (hello->refusal.code) return;
     hello->num_slots = (int)gs_json_int_or(request, "slots", 1);
     hello->is_leaving = gs_json_bool_or(request, "leaving", false);
+    hello->takes_cadence = gs_json_bool_or(request, "takes_cadence", false);
+    hello->looks_out = gs_json_bool_or(request, "looks_out", false);
     read_running(hello, gs_json_get(request, "running"));
 }
 
@@ -156,6 +159,8 @@ void gs_decode_described(gs_engine_event *event, const gs_json *request) {
     gs_described_trainer *described = &event->described;
     *described = (gs_described_trainer){.device = gs_json_string_or(request, "device", "cpu"),
                                         .checkpoints_dir = gs_json_string_or(request, "checkpoints_dir", "")};
+    int64_t last_generation = gs_json_int_or(request, "last_generation", 0);
+    if (last_generation > 0 && last_generation <= UINT32_MAX) described->last_generation = (uint32_t)last_generation;
     gs_status status = read_trainer(&described->running, request);
     if (!status.code) status = gs_json_read_u64(&described->launch_token, request, "launch_token");
     if (!status.code) status = read_spec(described, gs_json_get(request, "spec"));

@@ -63,6 +63,7 @@ void gs_decode_delete_job(gs_engine_event *event, const gs_json *request) {
 void gs_decode_release_job(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_RELEASE_JOB;
     event->release.job = gs_json_string_or(request, "job", NULL);
+    event->release.step = gs_json_int_or(request, "step", 0);
 }
 
 void gs_decode_adopt_job(gs_engine_event *event, const gs_json *request) {

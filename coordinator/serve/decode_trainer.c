@@ -131,7 +131,8 @@ void gs_decode_heartbeat(gs_engine_event *event, const gs_json *request) {
     event->heartbeat = (gs_heartbeat_report){.applied_step = step_or_0(request, "applied_step"),
                                              .rss_bytes = gs_json_int_or(request, "rss_bytes", -1),
                                              .phase = phase,
-                                             .activity = activity_of(phase)};
+                                             .activity = activity_of(phase),
+                                             .membership = gs_membership_of(gs_json_string_or(request, "state", NULL))};
     read_plan(&event->heartbeat.plan, request);
 }
 

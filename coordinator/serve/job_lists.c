@@ -2,11 +2,14 @@
 
 #include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/observe/job_view.h"
 #include "coordinator/observe/recall.h"
+#include "coordinator/observe/views/page.h"
 #include "coordinator/store/record/checkpoint_record.h"
+#include "core/clock.h"
 
 void gs_get_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
@@ -25,9 +28,16 @@ void gs_get_job_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *
     gs_json *body = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &body, request);
     if (!status.code && gs_recall_record(ctx, job, gs_get_job_workers, call, request)) return;
+    gs_page page = {0};
+    int first = 0;
+    if (!status.code) status = gs_page_read_first(&first, request);
+    if (!status.code) status = gs_page_begin(&page, request, GS_PAGE_MAX_ITEMS);
     if (!status.code) {
+        int rank = first, count = gs_job_num_members(job);
+        while (rank < count && gs_page_add(&page, gs_job_member_to_view(job, rank))) rank++;
         body = gs_json_new_object();
-        gs_json_set(body, "items", gs_job_members_to_view(job));
+        gs_json_set(body, "items", gs_page_end(&page));
+        if (rank < count) gs_page_set_last(body, rank - 1);
     }
     gs_rpc_reply(call, status, body);
 }
@@ -79,6 +89,7 @@ static bool pick_field(void *ctx, const char *key, const gs_json *value) {
 
 static gs_json *list_item(const gs_job *job, const char *fields) {
     bool all = fields && !strcmp(fields, "*");
+    if ((!fields || !fields[0]) && job->run) return gs_job_to_line(job, gs_now_ns());
     gs_json *view = gs_job_to_view(job, all || (fields && in_list(fields, "spec")));
     if (!fields || !fields[0] || all) return view;
     gs_field_pick pick = {fields, gs_json_new_object()};
@@ -92,33 +103,84 @@ void gs_list_jobs(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                       const gs_json *request) {
     (void)peer;
     const gs_job_table *jobs = &((const gs_observer *)ctx)->state->jobs;
-    int64_t limit = gs_json_int_or(request, "limit", 50);
     bool ascending = !strcmp(gs_json_string_or(request, "order", "desc"), "asc");
     const char *cursor = gs_json_string_or(request, "cursor", NULL);
     uint64_t after = 0;
-    if (limit < 1 || limit > 500 || (cursor && !gs_job_id_parse(&after, cursor))) {
-        gs_rpc_reply(call, gs_error(GS_INVALID_ARGUMENT, "limit: 1 to 500; cursor: as it was given"),
-                     NULL);
+    gs_page page = {0};
+    gs_status status = cursor && !gs_job_id_parse(&after, cursor)
+                           ? gs_error(GS_INVALID_ARGUMENT, "cursor: not as it was given")
+                           : gs_page_begin(&page, request, 50);
+    if (status.code) {
+        gs_rpc_reply(call, status, NULL);
         return;
     }
-    gs_json *items = gs_json_new_array();
     const gs_job *last = NULL;
     bool more = false;
     for (size_t k = 0; k < jobs->count && !more; k++) {
         const gs_job *job = jobs->items[ascending ? k : jobs->count - 1 - k];
         if (cursor && (ascending ? job->id <= after : job->id >= after)) continue;
         if (!matches(job, request)) continue;
-        if ((int64_t)gs_json_count(items) == limit) {
-            more = true;
-            break;
-        }
-        gs_json_push(items, list_item(job, gs_json_string_or(request, "fields", NULL)));
-        last = job;
+        more = !gs_page_add(&page, list_item(job, gs_json_string_or(request, "fields", NULL)));
+        if (!more) last = job;
     }
     gs_json *reply = gs_json_new_object();
-    gs_json_set(reply, "items", items);
+    gs_json_set(reply, "items", gs_page_end(&page));
     if (more && last) gs_json_set_string(reply, "next_cursor", last->id_text);
     gs_rpc_reply(call, gs_ok(), reply);
+}
+
+// Of the page before: its last one. A newer one is not among those that follow, and where it is gone meanwhile those of earlier
+// steps do.
+typedef struct checkpoint_cursor {
+    long long step;
+    const char *directory;  // in the request; NULL: there is no page before
+} checkpoint_cursor;
+
+static gs_status read_cursor(checkpoint_cursor *cursor, const gs_json *request) {
+    const char *text = gs_json_string_or(request, "cursor", NULL);
+    *cursor = (checkpoint_cursor){0};
+    if (!text) return gs_ok();
+    char *end = NULL;
+    cursor->step = strtoll(text, &end, 10);
+    if (end == text || *end != '/') return gs_error(GS_INVALID_ARGUMENT, "cursor: not as it was given");
+    cursor->directory = end + 1;
+    return gs_ok();
+}
+
+// Those that follow are [0, this).
+static size_t end_of_rest(const gs_checkpoints *checkpoints, const checkpoint_cursor *cursor) {
+    size_t end = checkpoints->count;
+    if (!cursor->directory) return end;
+    for (size_t i = 0; i < checkpoints->count; i++)
+        if (!strcmp(checkpoints->items[i].directory, cursor->directory)) return i;
+    while (end > 0 && checkpoints->items[end - 1].step >= cursor->step) end--;
+    return end;
+}
+
+static gs_json *list_checkpoint(const gs_checkpoint *checkpoint, const char *directory) {
+    char path[1400];
+    gs_json *item = gs_checkpoint_to_view(checkpoint);
+    snprintf(path, sizeof path, "%s/%s", directory, checkpoint->directory);
+    gs_json_set_string(item, "path", path);
+    return item;
+}
+
+static gs_json *page_of_checkpoints(gs_page *page, const gs_job *job, const char *directory, size_t end) {
+    const gs_checkpoint *last = NULL;
+    bool more = false;
+    for (size_t i = end; i-- > 0 && !more;) {  // newest first
+        const gs_checkpoint *checkpoint = &job->checkpoints.items[i];
+        if (checkpoint->state == GS_CHECKPOINT_DELETING) continue;
+        more = !gs_page_add(page, list_checkpoint(checkpoint, directory));
+        if (!more) last = checkpoint;
+    }
+    gs_json *body = gs_json_new_object();
+    gs_json_set(body, "items", gs_page_end(page));
+    if (!more) return body;
+    char cursor[GS_CHECKPOINT_NAME_LEN + 24];
+    snprintf(cursor, sizeof cursor, "%lld/%s", (long long)last->step, last->directory);
+    gs_json_set_string(body, "next_cursor", cursor);
+    return body;
 }
 
 void gs_list_checkpoints(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -127,21 +189,15 @@ void gs_list_checkpoints(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer 
     const gs_observer *observer = ctx;
     gs_job *job = NULL;
     gs_json *body = NULL;
-    gs_status status = gs_observer_find_job(ctx, &job, &body, request);
+    checkpoint_cursor cursor;
+    gs_page page = {0};
+    gs_status status = gs_observer_find_job(observer, &job, &body, request);
+    if (!status.code) status = read_cursor(&cursor, request);
+    if (!status.code) status = gs_page_begin(&page, request, GS_PAGE_MAX_ITEMS);
     if (!status.code) {
-        gs_json *items = gs_json_new_array();
-        char directory[1100], path[1400];
+        char directory[1100];
         snprintf(directory, sizeof directory, "%s/%s", observer->state->checkpoints_dir, job->id_text);
-        for (size_t i = job->checkpoints.count; i-- > 0;) {  // newest first
-            const gs_checkpoint *checkpoint = &job->checkpoints.items[i];
-            if (checkpoint->state == GS_CHECKPOINT_DELETING) continue;
-            gs_json *item = gs_checkpoint_to_view(checkpoint);
-            snprintf(path, sizeof path, "%s/%s", directory, checkpoint->directory);
-            gs_json_set_string(item, "path", path);
-            gs_json_push(items, item);
-        }
-        body = gs_json_new_object();
-        gs_json_set(body, "items", items);
+        body = page_of_checkpoints(&page, job, directory, end_of_rest(&job->checkpoints, &cursor));
     }
     gs_rpc_reply(call, status, body);
 }

@@ -10,27 +10,55 @@
 #include "core/failpoint.h"
 #include "core/log.h"
 
-// All ranks get the same plan, and it is long: encoded once for the orders of a batch.
-typedef struct plan_text {
+// Long parts that all ranks get, encoded once for the messages of a batch.
+typedef struct shared_parts {
     const gs_bucket_plan *plan;
     const gs_plan_facts *facts;
-    gs_json *message;  // owned
-} plan_text;
+    const gs_json *spec;
+    const gs_exchange_round *round;
+    gs_json *plan_text, *spec_text, *round_text;  // owned
+} shared_parts;
 
-static gs_json *encode_plan(plan_text *kept, const gs_member_message *message) {
+// In place of what was kept. Takes `tree`.
+static void keep_text(gs_json **kept, gs_json *tree) {
+    gs_json_release(*kept);
+    *kept = gs_json_new_encoded(tree);
+    gs_json_release(tree);
+}
+
+static gs_json *encode_plan(shared_parts *parts, const gs_member_message *message) {
     if (!message->plan) return NULL;
-    bool same = kept->message && kept->plan->buckets == message->plan->buckets &&
-                kept->facts->revision == message->facts->revision;
-    if (!same) {
-        gs_json_release(kept->message);
-        *kept = (plan_text){message->plan, message->facts, gs_member_plan(message)};
-    }
-    return kept->message;
+    bool same = parts->plan_text && parts->plan->buckets == message->plan->buckets &&
+                parts->facts->revision == message->facts->revision;
+    if (!same) keep_text(&parts->plan_text, gs_member_plan(message));
+    parts->plan = message->plan;
+    parts->facts = message->facts;
+    return parts->plan_text;
+}
+
+static gs_json *encode_spec(shared_parts *parts, gs_json *spec) {
+    if (!spec) return NULL;
+    if (parts->spec != spec) keep_text(&parts->spec_text, gs_json_retain(spec));
+    parts->spec = spec;
+    return parts->spec_text;
+}
+
+static gs_json *encode_round(shared_parts *parts, const gs_exchange_round *round) {
+    if (!round) return NULL;
+    if (parts->round != round) keep_text(&parts->round_text, gs_answer_round(round));
+    parts->round = round;
+    return parts->round_text;
+}
+
+static void release_parts(shared_parts *parts) {
+    gs_json_release(parts->plan_text);
+    gs_json_release(parts->spec_text);
+    gs_json_release(parts->round_text);
 }
 
 // NULL: this effect asks nothing of the disk.
 static gs_work *make_work(const gs_performer *performer, const gs_effect *effect) {
-    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace};
+    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper};
     switch (effect->kind) {
     case GS_DO_WRITE_JOB:
         return gs_row_work_put_job(effect->job, &effect->job->sight->documents, effect->write.key,
@@ -39,14 +67,18 @@ static gs_work *make_work(const gs_performer *performer, const gs_effect *effect
     case GS_DO_RESERVE_GENERATIONS: return gs_row_work_reserve_generations(effect->generation_end);
     case GS_DO_WRITE_CHECKPOINT: return gs_row_work_put_checkpoint(effect->job_id, effect->checkpoint);
     case GS_DO_DELETE_CHECKPOINT: return gs_row_work_delete_checkpoint(effect->job_id, effect->text);
-    case GS_DO_PRUNE_KEYS: return gs_row_work_prune_keys(performer->state->wall_ms);
+    case GS_DO_PRUNE_KEYS: return gs_row_work_prune_keys();
     case GS_DO_VERIFY: return gs_file_work_verify(&at, effect->job, effect->text, effect->verify);
     case GS_DO_LOOK_AT_PARTS:
         return gs_file_work_look_at_parts(&at, effect->job, effect->text, effect->all_reported);
     case GS_DO_FIND_DIRECTORIES: return gs_file_work_find_directories(&at, effect->job);
     case GS_DO_CHECK_CHECKPOINTS: return gs_file_work_check(&at, effect->job);
+    case GS_DO_LOOK_FOR_LIFE:
+        return gs_file_work_look_for_life(
+            &at, effect->job, gs_job_cluster_of(effect->job, &performer->state->cluster, effect->life.generation), &effect->life);
     case GS_DO_REMOVE_CHECKPOINT: return gs_file_work_remove_checkpoint(&at, effect->job, effect->text);
     case GS_DO_REMOVE_PARTS: return gs_file_work_remove_parts(&at, effect->job, effect->text);
+    case GS_DO_SWEEP: return gs_file_work_sweep(&at, effect->job);
     case GS_DO_PURGE: return gs_file_work_purge(&at, effect->job);
     default: return NULL;
     }
@@ -59,8 +91,8 @@ static void submit(const gs_performer *performer, gs_work *work, uint64_t ticket
     gs_writer_submit(performer->writer, &work->base);
 }
 
-static void tell_agent(const gs_performer *performer, const gs_effect *effect) {
-    const gs_json *spec = effect->job ? effect->job->sight->documents.spec : NULL;
+static void tell_agent(const gs_performer *performer, const gs_effect *effect, shared_parts *parts) {
+    gs_json *spec = effect->job ? encode_spec(parts, effect->job->sight->documents.spec) : NULL;
     gs_status status = gs_calls_send(performer->calls, effect->call, gs_agent_item(performer->state, effect, spec));
     if (!status.code) return;
     gs_log_warn("worker not told", "worker=%s job=%s reason=\"%s\"", effect->agent->name,
@@ -68,8 +100,8 @@ static void tell_agent(const gs_performer *performer, const gs_effect *effect) {
     if (status.code == GS_OUT_OF_RANGE && effect->member) performer->too_large(performer->owner, effect, status);
 }
 
-static void tell_member(const gs_performer *performer, const gs_effect *effect, plan_text *plan) {
-    gs_json *text = encode_plan(plan, &effect->member_message);
+static void tell_member(const gs_performer *performer, const gs_effect *effect, shared_parts *parts) {
+    gs_json *text = encode_plan(parts, &effect->member_message);
     gs_status status = gs_calls_send(performer->calls, effect->call, gs_member_item(performer->state, effect, text));
     if (!status.code) return;
     gs_log_warn("rank not told", "job=%s rank=%d worker=%s reason=\"%s\"", effect->job->id_text,
@@ -78,22 +110,22 @@ static void tell_member(const gs_performer *performer, const gs_effect *effect, 
 }
 
 void gs_perform(gs_performer *performer, gs_effects effects) {
-    plan_text plan = {0};
+    shared_parts parts = {0};
     for (size_t i = 0; i < effects.count; i++) {
         const gs_effect *effect = &effects.items[i];
         GS_FAILPOINT_VOID("coordinator.effect");
         switch (effect->kind) {
         case GS_DO_REPLY:
             gs_calls_reply(performer->calls, effect->call, effect->reply.status,
-                           gs_answer_body(performer->state, effect));
+                           gs_answer_body(performer->state, effect, encode_round(&parts, effect->reply.round)));
             break;
         case GS_DO_END: gs_calls_end(performer->calls, effect->call, effect->ending); break;
-        case GS_DO_TELL_MEMBER: tell_member(performer, effect, &plan); break;
-        case GS_DO_TELL_AGENT: tell_agent(performer, effect); break;
+        case GS_DO_TELL_MEMBER: tell_member(performer, effect, &parts); break;
+        case GS_DO_TELL_AGENT: tell_agent(performer, effect, &parts); break;
         default:
             if (effect->kind >= GS_DO_NOTE) gs_observer_see(performer->observer, effect);
             else if (!performer->is_closing) submit(performer, make_work(performer, effect), effect->ticket);
         }
     }
-    gs_json_release(plan.message);
+    release_parts(&parts);
 }

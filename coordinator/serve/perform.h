@@ -6,6 +6,7 @@
 #include "coordinator/model/state.h"
 #include "coordinator/observe/observer.h"
 #include "coordinator/serve/calls.h"
+#include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
 #include "coordinator/store/writer.h"
 
@@ -15,6 +16,7 @@ typedef struct gs_performer {
     gs_writer *writer;
     gs_observer *observer;
     gs_trace *trace;  // NULL: none
+    gs_sweeper *sweeper;
     // No message holds this order: nobody has got it. The effect is there for the call.
     void (*too_large)(void *owner, const gs_effect *effect, gs_status status);
     void (*work_done)(gs_write *work, gs_status status);  // of each gs_work, with this owner

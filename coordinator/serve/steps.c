@@ -9,6 +9,8 @@
 #include "core/clock.h"
 #include "core/random.h"
 
+#define TRY_NS GS_NS_PER_SEC
+
 static void note_drawn(const gs_steps *steps) {
     size_t count = 0;
     const uint64_t *numbers = gs_engine_drawn(steps->engine, &count);
@@ -29,16 +31,18 @@ static void step(gs_steps *steps, gs_engine_event *event, void (*keep)(void *ctx
     gs_engine_event_release(event);
 }
 
-// Of jobs and numbers: what readiness is about.
-static bool is_of_jobs(const gs_work *work) {
-    return work->kind <= GS_WORK_RESERVE_GENERATIONS || work->kind == GS_WORK_PRUNE_KEYS;
+// Of jobs and numbers: what readiness is about. A write that was late, of a job that was deleted meanwhile, is refused by a
+// store that is well.
+static bool tells_of_store(const gs_work *work) {
+    bool is_of_jobs = work->kind <= GS_WORK_RESERVE_GENERATIONS || work->kind == GS_WORK_PRUNE_KEYS;
+    return is_of_jobs && work->base.status.code != GS_FAILED_PRECONDITION;
 }
 
 static void take_done(gs_steps *steps) {
     gs_work *work = steps->done;
     steps->done = work->next;
     if (!steps->done) steps->done_end = &steps->done;
-    if (is_of_jobs(work)) gs_observer_note_store(steps->performer.observer, work->base.status);
+    if (tells_of_store(work)) gs_observer_note_store(steps->performer.observer, work->base.status);
     if (work->kind == GS_WORK_PUT_JOB) gs_sight_note_row(steps->performer.observer, work->job, work->base.status);
     gs_engine_event event = {0};
     gs_completion_of(&event, work);
@@ -125,4 +129,12 @@ void gs_steps_take(gs_steps *steps, gs_engine_event *event) { gs_steps_take_and(
 
 void gs_steps_take_kind(gs_steps *steps, gs_engine_event_kind kind) {
     gs_steps_take(steps, &(gs_engine_event){.kind = kind});
+}
+
+void gs_steps_try_store(gs_steps *steps) {
+    int64_t now_ns = steps->state->now_ns;
+    if (!steps->performer.observer->store_failed || now_ns - steps->tried_ns < TRY_NS) return;
+    steps->tried_ns = now_ns;
+    gs_effect effect = {.kind = GS_DO_PRUNE_KEYS};  // small, and asked for at any time
+    gs_perform(&steps->performer, (gs_effects){&effect, 1});
 }

@@ -31,6 +31,7 @@ typedef struct gs_steps {
     size_t num_gone, max_gone;
     gs_large_order *large;      // owned; the same
     size_t num_large, max_large;
+    int64_t tried_ns;           // the store, since it failed
 } gs_steps;
 
 // Takes the engine, and does not move afterwards. `trace` NULL: none.
@@ -44,5 +45,7 @@ void gs_steps_take(gs_steps *steps, gs_engine_event *event);
 // The same; `keep` is called for one that was listened to, before its effects are performed: they show what it keeps.
 void gs_steps_take_and(gs_steps *steps, gs_engine_event *event, void (*keep)(void *ctx), void *ctx);
 void gs_steps_take_kind(gs_steps *steps, gs_engine_event_kind kind);
+// Behind each tick: a store that has failed is tried, though nobody writes. Else who is not ready for that stays so.
+void gs_steps_try_store(gs_steps *steps);
 
 #endif

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "coordinator/store/files.h"
+#include "coordinator/store/files/files.h"
 #include "core/failpoint.h"
 
 #define MAX_PATH_BYTES 1300

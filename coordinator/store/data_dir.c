@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/directory.h"
+
 gs_status gs_data_dir_default(char *path, size_t path_bytes, bool is_root) {
     const char *service = getenv("STATE_DIRECTORY"), *state = getenv("XDG_STATE_HOME");
     const char *home = getenv("HOME");
@@ -28,20 +30,11 @@ gs_status gs_data_dir_default(char *path, size_t path_bytes, bool is_root) {
 }
 
 static gs_status make_path(const char *path) {
-    char part[1200];
     size_t length = strlen(path);
     if (length == 0 || length >= 1000) {
         return gs_error(GS_INVALID_ARGUMENT, "data_dir: must be 1 to 999 characters");
     }
-    snprintf(part, sizeof part, "%s", path);
-    for (size_t i = 1; i <= length; i++) {
-        if (part[i] != '/' && part[i] != '\0') continue;
-        char kept = part[i];
-        part[i] = '\0';
-        if (mkdir(part, 0700) != 0 && errno != EEXIST) return gs_error_from_errno(errno, "data_dir: %s", part);
-        part[i] = kept;
-    }
-    return gs_ok();
+    return gs_status_prefix(gs_directory_make_path(path, 0700), "data_dir");
 }
 
 gs_status gs_data_dir_lock(int *lock_fd, const char *path) {

@@ -2,24 +2,27 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "coordinator/model/memory.h"
-#include "coordinator/store/files.h"
+#include "coordinator/store/files/files.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
 #include "rpc/checkpoint/fence.h"
+#include "rpc/checkpoint/life_sign.h"
 
-#define SWEEP_AGE_SECONDS 3600
 #define PATH_LEN 1400
 
 typedef struct file_work {
     gs_work work;
     gs_trace *trace;  // borrowed; may be NULL
-    char job_text[GS_JOB_ID_LEN];
+    gs_sweeper *sweeper;  // borrowed; of sweeps
+    char job_text[GS_JOB_ID_LEN], cluster[GS_CLUSTER_ID_LEN];
     uint32_t generation;  // the newest that has been formed: what older ones left, and nobody told of, is not the job's
     char path[PATH_LEN];          // of the directory; of the job's where it is about all of them
     gs_checkpoint_report report;  // owned; what to verify
@@ -172,7 +175,7 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     // Half a list is none: what it has not named would be taken for gone.
     gs_status status = errno ? gs_error_from_errno(errno, "%s", it->path) : gs_ok();
     closedir(list);
-    return status.code ? status : gs_file_sweep(it->path, SWEEP_AGE_SECONDS);
+    return status;
 }
 
 // A start goes back to one that is being recorded, too: its files are whole.
@@ -216,6 +219,46 @@ gs_work *gs_file_work_check(const gs_file_root *root, const gs_job *job) {
     return &it->work;
 }
 
+// A client that remembers what directories hold looks again when it has changed one.
+static gs_status touch_directory(const char *path) {
+    char name[PATH_LEN + 20];
+    snprintf(name, sizeof name, "%s/.look", path);
+    int file = open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0 || unlink(name) != 0) {
+        gs_status status = gs_error_from_errno(errno, "%s", name);
+        if (file >= 0) close(file);
+        return status;
+    }
+    close(file);
+    return gs_ok();
+}
+
+static gs_status look_for_life(gs_write *base, gs_job_store *store) {
+    (void)store;
+    file_work *it = (file_work *)base;
+    gs_life_look *life = &it->work.life;
+    const gs_fence theirs = {it->cluster, life->generation};
+    int64_t number = 0;
+    GS_TRY(touch_directory(it->path));
+    GS_TRY(gs_fence_stands(&life->stands, it->path, &theirs));
+    GS_TRY(gs_life_sign_read(&number, it->path, &theirs));
+    bool is_same = number == life->number;
+    life->number = number;
+    // It may be closed to them, and nobody have heard of it.
+    if (!life->stands) return gs_fence_is_above(&life->is_raised, it->path, &theirs);
+    if (!life->raises || !is_same) return gs_ok();
+    gs_status status = gs_fence_close(it->path, &theirs);
+    life->is_raised = !status.code;
+    return status;
+}
+
+gs_work *gs_file_work_look_for_life(const gs_file_root *root, const gs_job *job, const char *cluster, const gs_life_look *life) {
+    file_work *it = make(GS_WORK_LOOK_FOR_LIFE, root, job, NULL, look_for_life);
+    it->work.life = *life;
+    snprintf(it->cluster, sizeof it->cluster, "%s", cluster);
+    return &it->work;
+}
+
 static gs_status remove_checkpoint(gs_write *base, gs_job_store *store) {
     (void)store;
     return gs_file_remove_checkpoint(((const file_work *)base)->path);
@@ -239,6 +282,20 @@ static gs_status remove_parts(gs_write *base, gs_job_store *store) {
 
 gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory) {
     return &make(GS_WORK_REMOVE_PARTS, root, job, directory, remove_parts)->work;
+}
+
+static gs_status sweep(gs_write *base, gs_job_store *store) {
+    (void)store;
+    const file_work *it = (const file_work *)base;
+    gs_status status = gs_sweeper_run(it->sweeper, it->path, gs_now_ns());
+    if (status.code) gs_log_warn("not swept", "path=%s reason=\"%s\"", it->path, status.message);
+    return status;
+}
+
+gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job) {
+    file_work *it = make(GS_WORK_SWEEP, root, job, NULL, sweep);
+    it->sweeper = root->sweeper;
+    return &it->work;
 }
 
 static gs_status purge(gs_write *base, gs_job_store *store) {

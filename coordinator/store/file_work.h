@@ -3,12 +3,14 @@
 #define COORDINATOR_STORE_FILE_WORK_H
 
 #include "coordinator/model/job.h"
+#include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
 #include "coordinator/store/work.h"
 
 typedef struct gs_file_root {
     const char *checkpoints_dir;  // of all jobs
     gs_trace *trace;              // told what was found; NULL: none
+    gs_sweeper *sweeper;
 } gs_file_root;
 
 // All are of `job`, below its own directory there.
@@ -20,13 +22,18 @@ gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const 
 // NOT_FOUND: a part is not there. DATA_LOSS: it will never be one of this job.
 gs_work *gs_file_work_look_at_parts(const gs_file_root *root, const gs_job *job, const char *directory,
                                     bool all_reported);
-// `names`: checkpoints of the job that it does not know. What is none, and old, is removed.
+// `names`: checkpoints of the job that it does not know.
 gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job);
 // `names`: checkpoints that the job has and that have no manifest any more.
 gs_work *gs_file_work_check(const gs_file_root *root, const gs_job *job);
+// `life`: whether the directory is still that generation's, and the number of its last sign of life. Raises the fence above
+// it where that is asked and the number is still the same.
+gs_work *gs_file_work_look_for_life(const gs_file_root *root, const gs_job *job, const char *cluster, const gs_life_look *life);
 gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *job, const char *directory);
 // Of a save that will never be one, unless a rank has made a checkpoint of it meanwhile.
 gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory);
+// What saves have left that nobody completes.
+gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job);
 gs_work *gs_file_work_purge(const gs_file_root *root, const gs_job *job);
 
 #endif

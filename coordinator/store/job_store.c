@@ -20,6 +20,7 @@
 
 enum {
     STATEMENT_PUT_JOB = 0,
+    STATEMENT_PUT_ADOPTED_JOB,
     STATEMENT_PUT_CARD,
     STATEMENT_MARK_LIVED,
     STATEMENT_DELETE_JOB,
@@ -31,6 +32,7 @@ enum {
     STATEMENT_PRUNE_TOMBSTONES,
     STATEMENT_PUT_EVENT,
     STATEMENT_PRUNE_EVENTS,
+    STATEMENT_MARK_EVENTS,
     STATEMENT_PUT_CHECKPOINT,
     STATEMENT_DELETE_CHECKPOINT,
     STATEMENT_PUT_KEY,
@@ -40,8 +42,12 @@ enum {
 };
 
 static const char *const statement_texts[NUM_STATEMENTS] = {
-    [STATEMENT_PUT_JOB] = "INSERT INTO job(id, body) VALUES(?1, ?2) "
+    // A deleted job does not come back by a write that was late, but by its adoption.
+    [STATEMENT_PUT_JOB] = "INSERT INTO job(id, body) SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM job WHERE id = ?1) "
+                          "OR NOT EXISTS (SELECT 1 FROM tombstone WHERE job = ?1) "
                           "ON CONFLICT(id) DO UPDATE SET body = excluded.body",
+    [STATEMENT_PUT_ADOPTED_JOB] = "INSERT INTO job(id, body) VALUES(?1, ?2) "
+                                  "ON CONFLICT(id) DO UPDATE SET body = excluded.body",
     // Written again it keeps when it ended.
     [STATEMENT_PUT_CARD] = "INSERT INTO card(job, body, lived_ms) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM job WHERE id = ?1) "
                            "ON CONFLICT(job) DO UPDATE SET body = excluded.body",
@@ -50,26 +56,28 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_DELETE_CARD] = "DELETE FROM card WHERE job = ?1",
     [STATEMENT_DELETE_JOB_EVENTS] = "DELETE FROM event WHERE job = ?1",
     [STATEMENT_DELETE_JOB_CHECKPOINTS] = "DELETE FROM checkpoint WHERE job = ?1",
-    [STATEMENT_DELETE_JOB_KEYS] = "DELETE FROM idempotency WHERE job = ?1",
+    [STATEMENT_DELETE_JOB_KEYS] = "DELETE FROM request_key WHERE job = ?1",
     [STATEMENT_PUT_TOMBSTONE] = "INSERT OR REPLACE INTO tombstone(job, generation, outcome, deleted_ms) "
                                 "VALUES(?1, ?2, ?3, ?4)",
     [STATEMENT_PRUNE_TOMBSTONES] = "DELETE FROM tombstone WHERE job < "
                                    "(SELECT job FROM tombstone ORDER BY job DESC LIMIT 1 OFFSET ?1 - 1)",
     [STATEMENT_PUT_EVENT] = "INSERT OR REPLACE INTO event(sequence, job, body) VALUES(?1, ?2, ?3)",
     [STATEMENT_PRUNE_EVENTS] = "DELETE FROM event WHERE sequence < ?1",
+    [STATEMENT_MARK_EVENTS] = "UPDATE event_mark SET sequence = ?1 + ?2 WHERE sequence < ?1 + ?2 / 2",
     [STATEMENT_PUT_CHECKPOINT] = "INSERT INTO checkpoint(job, directory, body) VALUES(?1, ?2, ?3) "
                                  "ON CONFLICT(job, directory) DO UPDATE SET body = excluded.body",
     [STATEMENT_DELETE_CHECKPOINT] = "DELETE FROM checkpoint WHERE job = ?1 AND directory = ?2",
-    [STATEMENT_PUT_KEY] = "INSERT OR REPLACE INTO idempotency(key, fingerprint, job, expires_ms) "
-                          "VALUES(?1, ?2, ?3, ?4)",
-    [STATEMENT_PRUNE_KEYS] = "DELETE FROM idempotency WHERE expires_ms < ?1",
+    [STATEMENT_PUT_KEY] = "INSERT OR REPLACE INTO request_key(key, fingerprint, job, ends_lived_ms) "
+                          "VALUES(?1, ?2, ?3, (SELECT ms FROM lived) + ?4)",
+    [STATEMENT_PRUNE_KEYS] = "DELETE FROM request_key WHERE ends_lived_ms <= (SELECT ms FROM lived)",
     [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
 };
 
-// For who listens. Cards and the time that was lived are not told: they decide nothing that a run could differ by; keys that
+// For who listens. Cards, the time that was lived and how far numbers of events are reserved are not told: they decide nothing that a run could differ by; keys that
 // go with their job follow from its deletion.
 static const char *const statement_names[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "put_job",
+    [STATEMENT_PUT_ADOPTED_JOB] = "put_job",
     [STATEMENT_DELETE_JOB] = "delete_job",
     [STATEMENT_DELETE_JOB_EVENTS] = "delete_job_events",
     [STATEMENT_DELETE_JOB_CHECKPOINTS] = "delete_job_checkpoints",
@@ -103,7 +111,14 @@ static const char schema[] =
     " outcome TEXT NOT NULL, deleted_ms INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS card(job INTEGER PRIMARY KEY, body TEXT NOT NULL, lived_ms INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS lived(ms INTEGER NOT NULL);"
-    "INSERT INTO lived SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM lived);";
+    "INSERT INTO lived SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM lived);"
+    "CREATE TABLE IF NOT EXISTS request_key(key TEXT PRIMARY KEY, fingerprint TEXT NOT NULL,"
+    " job INTEGER NOT NULL, ends_lived_ms INTEGER NOT NULL);"
+    // Of a version whose keys ended by the wall clock: they begin anew, once.
+    "INSERT OR IGNORE INTO request_key SELECT key, fingerprint, job, (SELECT ms FROM lived) + 86400000 FROM idempotency;"
+    "DELETE FROM idempotency;"
+    "CREATE TABLE IF NOT EXISTS event_mark(sequence INTEGER NOT NULL);"
+    "INSERT INTO event_mark SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM event_mark);";
 
 struct gs_job_store {
     sqlite3 *database;
@@ -198,18 +213,23 @@ static gs_status count_start(gs_job_store *store, gs_store_start *start) {
     }
     GS_TRY(read_number(store, &epoch, "SELECT coord_epoch FROM meta"));
     GS_TRY(read_number(store, &mark, "SELECT generation_mark FROM meta"));
-    GS_TRY(read_number(store, &sequence, "SELECT coalesce(max(sequence), 0) FROM event"));
+    GS_TRY(read_number(store, &sequence, "SELECT max(sequence, (SELECT coalesce(max(sequence), 0) FROM event)) FROM event_mark"));
     if (epoch >= UINT32_MAX - 1 || mark >= UINT32_MAX - 2 * GS_GENERATION_BLOCK) {
         return gs_error(GS_OUT_OF_RANGE, "store: coordinator epochs or generations are used up");
     }
+    if (sequence > INT64_MAX - 2 * GS_EVENT_BLOCK) {
+        return gs_error(GS_OUT_OF_RANGE, "store: numbers of events are used up");
+    }
     GS_TRY(read_number(store, &store->lived_ms, "SELECT ms FROM lived"));
     GS_TRY(read_text(store, start->cluster, sizeof start->cluster, "SELECT id FROM cluster"));
-    char sql[240];
+    char sql[300];
     snprintf(sql, sizeof sql,
              "UPDATE meta SET coord_epoch = %lld, generation_mark = %lld;"
+             "UPDATE event_mark SET sequence = %lld;"
              "INSERT OR REPLACE INTO life SELECT %lld, random() & 0x7fffffffffffffff | 1;"
              "DELETE FROM life WHERE epoch < %lld",
-             (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK, (long long)epoch + 1,
+             (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK,
+             (long long)sequence + GS_EVENT_BLOCK, (long long)epoch + 1,
              (long long)epoch + 1 - LIVES_KEPT);
     GS_TRY(run_sql(store, sql, "count start"));
     int64_t life = 0;
@@ -349,17 +369,27 @@ static gs_status execute(gs_job_store *store, int which, const gs_store_value *v
 #define JSON(value) {.text = (value), .is_json = true}
 
 gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body) {
-    return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
+    GS_TRY(execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2));
+    if (sqlite3_changes(store->database) > 0) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION, "store: the job was deleted");
+}
+
+gs_status gs_job_store_put_adopted_job(gs_job_store *store, uint64_t id, const char *body) {
+    return execute(store, STATEMENT_PUT_ADOPTED_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
 }
 
 int64_t gs_job_store_lived_ms(const gs_job_store *store) {
     return store->lived_ms + (gs_now_ns() - store->opened_ns) / GS_NS_PER_MS;
 }
 
+static gs_status mark_lived(gs_job_store *store) {
+    return execute(store, STATEMENT_MARK_LIVED, (gs_store_value[]){NUMBER(gs_job_store_lived_ms(store))}, 1);
+}
+
 gs_status gs_job_store_put_card(gs_job_store *store, uint64_t id, const char *body) {
     int64_t lived_ms = gs_job_store_lived_ms(store);
     GS_TRY(execute(store, STATEMENT_PUT_CARD, (gs_store_value[]){NUMBER(id), JSON(body), NUMBER(lived_ms)}, 3));
-    return execute(store, STATEMENT_MARK_LIVED, (gs_store_value[]){NUMBER(lived_ms)}, 1);
+    return mark_lived(store);
 }
 
 gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone) {
@@ -378,6 +408,7 @@ gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombs
 
 gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence, uint64_t job,
                                  const char *body) {
+    GS_TRY(execute(store, STATEMENT_MARK_EVENTS, (gs_store_value[]){NUMBER(sequence), NUMBER(GS_EVENT_BLOCK)}, 2));
     return execute(store, STATEMENT_PUT_EVENT,
                    (gs_store_value[]){NUMBER(sequence), NUMBER(job), JSON(body)}, 3);
 }
@@ -398,22 +429,22 @@ gs_status gs_job_store_delete_checkpoint(gs_job_store *store, uint64_t job, cons
 }
 
 gs_status gs_job_store_put_key(gs_job_store *store, const char *key, const char *fingerprint,
-                               uint64_t job, int64_t expires_ms) {
-    return execute(
-        store, STATEMENT_PUT_KEY,
-        (gs_store_value[]){TEXT(key), TEXT(fingerprint), NUMBER(job), NUMBER(expires_ms)}, 4);
+                               uint64_t job, int64_t left_ms) {
+    GS_TRY(mark_lived(store));
+    return execute(store, STATEMENT_PUT_KEY,
+                   (gs_store_value[]){TEXT(key), TEXT(fingerprint), NUMBER(job), NUMBER(left_ms)}, 4);
 }
 
-gs_status gs_job_store_prune_keys(gs_job_store *store, int64_t now_ms) {
-    GS_TRY(execute(store, STATEMENT_MARK_LIVED, (gs_store_value[]){NUMBER(gs_job_store_lived_ms(store))}, 1));
-    return execute(store, STATEMENT_PRUNE_KEYS, (gs_store_value[]){NUMBER(now_ms)}, 1);
+gs_status gs_job_store_prune_keys(gs_job_store *store) {
+    GS_TRY(mark_lived(store));
+    return execute(store, STATEMENT_PRUNE_KEYS, NULL, 0);
 }
 
 gs_status gs_job_store_reserve_generations(gs_job_store *store, uint32_t next) {
     return execute(store, STATEMENT_MARK_GENERATION, (gs_store_value[]){NUMBER(next)}, 1);
 }
 
-// Columns of every reading query: id, job, key, body, expires.
+// Columns of every reading query: id, job, key, body, time.
 static gs_status visit_rows(gs_job_store *store, const char *sql, gs_store_visit visit, void *ctx) {
     sqlite3_stmt *statement = NULL;
     if (sqlite3_prepare_v2(store->database, sql, -1, &statement, NULL) != SQLITE_OK) {
@@ -426,7 +457,7 @@ static gs_status visit_rows(gs_job_store *store, const char *sql, gs_store_visit
             .job = (uint64_t)sqlite3_column_int64(statement, 1),
             .key = (const char *)sqlite3_column_text(statement, 2),
             .body = (const char *)sqlite3_column_text(statement, 3),
-            .expires_ms = sqlite3_column_int64(statement, 4),
+            .time_ms = sqlite3_column_int64(statement, 4),
         };
         visit(ctx, &row);
     }
@@ -481,7 +512,7 @@ gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit
 }
 
 gs_tombstone gs_tombstone_of_row(const gs_store_row *row) {
-    gs_tombstone tombstone = {.job = row->id, .generation = (uint32_t)row->job, .deleted_ms = row->expires_ms};
+    gs_tombstone tombstone = {.job = row->id, .generation = (uint32_t)row->job, .deleted_ms = row->time_ms};
     if (!gs_job_state_from_name(&tombstone.outcome, row->key)) tombstone.outcome = GS_JOB_CANCELLED;
     return tombstone;
 }
@@ -498,6 +529,6 @@ gs_status gs_job_store_load_checkpoints(gs_job_store *store, gs_store_visit visi
 }
 
 gs_status gs_job_store_load_keys(gs_job_store *store, gs_store_visit visit, void *ctx) {
-    return visit_rows(store, "SELECT job, job, key, fingerprint, expires_ms FROM idempotency", visit,
+    return visit_rows(store, "SELECT job, job, key, fingerprint, ends_lived_ms - (SELECT ms FROM lived) FROM request_key", visit,
                       ctx);
 }

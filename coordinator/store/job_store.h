@@ -15,6 +15,11 @@
 
 typedef struct gs_job_store gs_job_store;
 
+// Numbers of events that are reserved ahead, by a start and by what is written: neither a deletion nor a crash behind
+// what people have seen lets one be used twice. No life uses up half of them, also where nothing can be written; and two
+// million starts stay below 2^53, which every reader of JSON takes.
+#define GS_EVENT_BLOCK ((int64_t)1 << 32)
+
 typedef struct gs_store_start {
     uint32_t coordinator_epoch;  // of this start, durable already
     uint32_t first_generation;   // [first, first + GS_GENERATION_BLOCK) belong to this start
@@ -46,7 +51,10 @@ void gs_job_store_rollback(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_begin_part(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_end_part(gs_job_store *store, gs_status status);
 
+// FAILED_PRECONDITION: it was deleted.
 GS_NODISCARD gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body);
+// With its trainers it may come back.
+GS_NODISCARD gs_status gs_job_store_put_adopted_job(gs_job_store *store, uint64_t id, const char *body);
 // What a start has to know of a job that has ended, so that it need not read all of its row; of a job that is there.
 GS_NODISCARD gs_status gs_job_store_put_card(gs_job_store *store, uint64_t id, const char *body);
 // With what is left of it: the newest GS_MAX_TOMBSTONES are kept.
@@ -61,8 +69,8 @@ GS_NODISCARD gs_status gs_job_store_delete_checkpoint(gs_job_store *store, uint6
                                                       const char *directory);
 GS_NODISCARD gs_status gs_job_store_put_key(gs_job_store *store, const char *key,
                                             const char *fingerprint, uint64_t job,
-                                            int64_t expires_ms);
-GS_NODISCARD gs_status gs_job_store_prune_keys(gs_job_store *store, int64_t now_ms);
+                                            int64_t left_ms);  // of its life
+GS_NODISCARD gs_status gs_job_store_prune_keys(gs_job_store *store);  // whose life is over
 GS_NODISCARD gs_status gs_job_store_reserve_generations(gs_job_store *store, uint32_t next);
 
 // Listens to what is written; `values` as in the table that `operation` names. On the thread that writes.
@@ -81,17 +89,17 @@ typedef struct gs_store_row {
     uint64_t id;            // job, or sequence of an event
     uint64_t job;
     const char *key, *body; // directory and body of a checkpoint; key and fingerprint
-    int64_t expires_ms;
+    int64_t time_ms;        // of a key, how long it lives yet
 } gs_store_row;
 typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
 // Of each start that is remembered: id is its coordinator epoch, job its life.
 GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
-// Of each job that was deleted: id is its own, job its last generation, key how it ended, expires_ms when it was deleted.
+// Of each job that was deleted: id is its own, job its last generation, key how it ended, time_ms when it was deleted.
 GS_NODISCARD gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit, void *ctx);
 gs_tombstone gs_tombstone_of_row(const gs_store_row *row);
 GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, gs_store_visit visit, void *ctx);
-// expires_ms: how long coordinators of this database had lived when the job ended.
+// time_ms: how long coordinators of this database had lived when the job ended.
 GS_NODISCARD gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, void *ctx);
 // One job's row, at any time; the text is the caller's (free()). NOT_FOUND.
 GS_NODISCARD gs_status gs_job_store_get_job(gs_job_store *store, char **body, uint64_t id);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "coordinator/store/files.h"
+#include "coordinator/store/files/files.h"
 
 #define NUM_SEEN 4096
 #define INDEX_EVERY_BYTES (64 << 10)
@@ -33,7 +33,7 @@ struct gs_log_disk {
     bool loaded;
     gs_log_segment segments[GS_LOG_MAX_SEGMENTS];
     int num_segments;
-    uint64_t next_cursor;
+    uint64_t next_cursor, kept_cursor;  // that one as of the last line that is known to be in its file
     FILE *file;  // the last segment, appending
     uint64_t *seen;  // owned; of the last NUM_SEEN lines; NULL: nothing is loaded
     size_t num_seen;
@@ -46,7 +46,7 @@ gs_log_disk *gs_log_disk_create(const char *directory) {
         free(disk);
         return NULL;
     }
-    disk->next_cursor = 1;
+    disk->next_cursor = disk->kept_cursor = 1;
     return disk;
 }
 
@@ -127,6 +127,7 @@ static void load_segments(gs_log_disk *disk) {
         *segment = (gs_log_segment){.number = number};
         scan_segment(disk, segment);
     }
+    disk->kept_cursor = disk->next_cursor;
 }
 
 // What a death cut off in the middle of a line goes: the next line must not continue it, and it comes again.
@@ -183,13 +184,15 @@ static void mark_offset(gs_log_segment *segment, uint64_t cursor) {
     segment->marks[segment->num_marks++] = (gs_log_mark){cursor, segment->bytes};
 }
 
-// After a failure only the files say which lines are there: what is not comes again, and is no repeat.
+// After a failure only the files say which lines are there: what is not comes again, is no repeat, and no line that is
+// missed.
 static gs_status forget_state(gs_log_disk *disk, gs_status status) {
     if (disk->file) fclose(disk->file);
     disk->file = NULL;
     for (int i = 0; i < disk->num_segments; i++) free(disk->segments[i].marks);
     disk->num_segments = 0;
     disk->num_seen = 0;
+    disk->next_cursor = disk->kept_cursor;
     disk->loaded = false;
     return status;
 }
@@ -213,7 +216,10 @@ gs_status gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key) 
 }
 
 gs_status gs_log_disk_flush(gs_log_disk *disk) {
-    if (!disk->file || fflush(disk->file) == 0) return gs_ok();
+    if (!disk->file || fflush(disk->file) == 0) {
+        disk->kept_cursor = disk->next_cursor;
+        return gs_ok();
+    }
     return forget_state(disk, gs_error_from_errno(errno, "log: write in %s", disk->directory));
 }
 

@@ -6,15 +6,17 @@
 
 #include "coordinator/store/record/checkpoint_record.h"
 #include "coordinator/store/record/job_record.h"
+#include "core/clock.h"
 
 typedef struct row_work {
     gs_work work;
     char *body;        // owned; the row; NULL: as it is
     char *card;        // owned; NULL: it has not ended
     gs_status status;  // of its making
+    bool is_adoption;
     char *key;         // owned; NULL: none
     char fingerprint[GS_DIGEST_TEXT_LEN];
-    int64_t expires_ms, wall_ms;
+    int64_t left_ms;  // of the key's life
     gs_tombstone tombstone;
 } row_work;
 
@@ -35,15 +37,17 @@ static row_work *make_row(gs_work_kind kind, uint64_t job, const char *directory
 static gs_status put_job(gs_write *base, gs_job_store *store) {
     const row_work *row = (const row_work *)base;
     if (row->status.code) return row->status;
-    if (row->body) GS_TRY(gs_job_store_put_job(store, row->work.job, row->body));
+    if (row->body && row->is_adoption) GS_TRY(gs_job_store_put_adopted_job(store, row->work.job, row->body));
+    else if (row->body) GS_TRY(gs_job_store_put_job(store, row->work.job, row->body));
     if (row->card) GS_TRY(gs_job_store_put_card(store, row->work.job, row->card));
     if (!row->key) return gs_ok();
-    return gs_job_store_put_key(store, row->key, row->fingerprint, row->work.job, row->expires_ms);
+    return gs_job_store_put_key(store, row->key, row->fingerprint, row->work.job, row->left_ms);
 }
 
 gs_work *gs_row_work_put_job(const gs_job *job, const gs_job_documents *documents, const gs_request_key *key,
                              int64_t now_ns) {
     row_work *row = make_row(GS_WORK_PUT_JOB, job->id, "", put_job);
+    row->is_adoption = job->adopted_from[0] && gs_job_is_unrecorded(job);  // its first row, not what comes behind it
     // Of a job that rests the rest is in its row alone.
     if (documents->spec) row->status = gs_job_to_record(&row->body, job, documents, now_ns);
     if (!row->status.code && gs_job_state_terminal(job->state)) row->status = gs_job_to_card(&row->card, job, documents, now_ns);
@@ -52,7 +56,7 @@ gs_work *gs_row_work_put_job(const gs_job *job, const gs_job_documents *document
         row->key = strdup(key->key);
         if (!row->key) row->status = gs_error(GS_RESOURCE_EXHAUSTED, "job: out of memory");
         snprintf(row->fingerprint, sizeof row->fingerprint, "%s", key->fingerprint);
-        row->expires_ms = key->expires_ms;
+        row->left_ms = (key->expires_ns - now_ns) / GS_NS_PER_MS;
     }
     return &row->work;
 }
@@ -99,11 +103,8 @@ gs_work *gs_row_work_delete_checkpoint(uint64_t job, const char *directory) {
 }
 
 static gs_status prune_keys(gs_write *base, gs_job_store *store) {
-    return gs_job_store_prune_keys(store, ((const row_work *)base)->wall_ms);
+    (void)base;
+    return gs_job_store_prune_keys(store);
 }
 
-gs_work *gs_row_work_prune_keys(int64_t wall_ms) {
-    row_work *row = make_row(GS_WORK_PRUNE_KEYS, 0, "", prune_keys);
-    row->wall_ms = wall_ms;
-    return &row->work;
-}
+gs_work *gs_row_work_prune_keys(void) { return &make_row(GS_WORK_PRUNE_KEYS, 0, "", prune_keys)->work; }

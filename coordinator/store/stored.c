@@ -46,7 +46,7 @@ static void load_card(void *ctx, const gs_store_row *row) {
     if (status.code) status = gs_job_store_get_job(it->store, &body, row->id);
     if (body) status = gs_job_from_record(&stored.job, &stored.documents, row->id, body, it->now_ns, it->wall_ms);
     free(body);
-    if (!status.code) stored.job->ended_ns = it->now_ns - (gs_job_store_lived_ms(it->store) - row->expires_ms) * GS_NS_PER_MS;
+    if (!status.code) stored.job->ended_ns = it->now_ns - (gs_job_store_lived_ms(it->store) - row->time_ms) * GS_NS_PER_MS;
     keep_job(it, row->id, &stored, status);
 }
 

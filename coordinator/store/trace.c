@@ -183,7 +183,7 @@ static void key_loaded(void *ctx, const gs_store_row *row) {
     gs_store_value values[] = {{.text = row->key},
                                {.text = row->body},
                                {.number = (int64_t)row->job},
-                               {.number = row->expires_ms}};
+                               {.number = row->time_ms}};
     put_loaded(ctx, "put_key", values, 4);
 }
 
@@ -197,7 +197,7 @@ static void tombstone_loaded(void *ctx, const gs_store_row *row) {
     gs_store_value values[] = {{.number = (int64_t)row->id},
                                {.number = (int64_t)row->job},
                                {.text = row->key},
-                               {.number = row->expires_ms}};
+                               {.number = row->time_ms}};
     put_loaded(ctx, "put_tombstone", values, 4);
 }
 

@@ -23,8 +23,10 @@ typedef enum gs_work_kind {
     GS_WORK_LOOK_AT_PARTS,
     GS_WORK_FIND_DIRECTORIES,
     GS_WORK_CHECK,
+    GS_WORK_LOOK_FOR_LIFE,
     GS_WORK_REMOVE_CHECKPOINT,
     GS_WORK_REMOVE_PARTS,  // behind the looks at them
+    GS_WORK_SWEEP,
     GS_WORK_PURGE,
     GS_NUM_WORKS
 } gs_work_kind;
@@ -42,6 +44,7 @@ struct gs_work {  // first member of the struct of its kind
     gs_checkpoint_report found;  // a checkpoint that is whole; owned
     char **names;                // owned; of directories
     size_t num_names, max_names;
+    gs_life_look life;
     void *owner;        // of who asked
     gs_work *next;      // of who asked, once it is done
 };

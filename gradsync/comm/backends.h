@@ -1,13 +1,20 @@
-// The backends that the library brings, for the table in comm.c. One of an embedder's own comes by pointer.
+// The backends that the library brings, for the table in comm.c, and what they say alike. One of an embedder's own comes by
+// pointer.
 #ifndef GRADSYNC_COMM_BACKENDS_H
 #define GRADSYNC_COMM_BACKENDS_H
+
+#include <stddef.h>
 
 #include "gradsync/comm/comm_backend.h"
 
 extern const gs_comm_backend gs_comm_self;
 extern const gs_comm_backend gs_comm_shm;
+extern const gs_comm_backend gs_comm_net;
 #ifdef GRADSYNC_CUDA
 extern const gs_comm_backend gs_comm_nccl;
 #endif
+
+// In a message: "3", "1, 2 and 7", or the first sixteen "and 40 more". A gs_comm_failure has all.
+void gs_backends_list_ranks(char *text, size_t text_bytes, const int *ranks, int count);
 
 #endif

@@ -118,4 +118,25 @@ void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
 
 GS_END_DECLS
 
+// Of backends:
+// What a rank says about one of its collectives before others may touch a byte of it: no padding, for
+// claims are compared as bytes.
+typedef struct gs_collective_claim {
+    int64_t step;
+    uint64_t count, tree_digest;
+    double scale;
+    int32_t bucket;
+    uint32_t generation;
+    uint8_t kind, dtype, op, root;
+    int32_t num_active;
+    float wire_scale;
+    uint8_t wire_dtype, wire_scale_after, zeros[2];
+} gs_collective_claim;
+
+gs_collective_claim gs_collective_claim_of(const gs_collective *collective, uint32_t generation);
+// "all-reduce sum 1024 x fp32 root 0 of bucket 3, step 5, generation 1"
+void gs_collective_claim_describe(char *text, size_t text_bytes, const gs_collective_claim *claim);
+// Which of several was meant, by its place: what most ranks said; between equals, what the lowest did.
+int gs_collective_claims_find_meant(const gs_collective_claim *const *claims, int num_claims);
+
 #endif

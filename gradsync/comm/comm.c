@@ -39,12 +39,13 @@ struct gs_comm {
     uint32_t generation;
     int num_lanes;
     gs_collective_site site;  // of the above
-    pid_t owner;  // a child that was forked leaves it alone
+    pid_t owner;              // a child that was forked leaves it alone
     // Per lane: given to the backend, which may have refused the last; owner's thread.
     uint64_t posted[GS_COMM_MAX_LANES];
     int *world_ranks;    // owned; of the group's
     bool is_renumbered;  // some rank is another in the world
     char group[40];
+    char data_address[48];             // for its parts
     uint64_t seen[GS_COMM_MAX_LANES];  // finished, at the last return of gs_comm_wait_moved
     char reason[192];
     // What other ranks may do to the arena: any thread's.
@@ -58,21 +59,22 @@ struct gs_comm {
     gs_comm_options made_with;  // for its parts: without what was for the call
 };
 
-// Of an arena: ranks write into it by agreement; somewhere an abort was heard and somewhere not yet; all
-// have left.
+// Of an arena: ranks write into it by agreement; somewhere an abort was heard and somewhere not
+// yet; all have left.
 enum { USE_AGREED, USE_DISTURBED, USE_OVER };
 
 static const gs_comm_backend *const backends[] = {
     &gs_comm_self,
     &gs_comm_shm,
+    &gs_comm_net,
 #ifdef GRADSYNC_CUDA
     &gs_comm_nccl,
 #endif
 };
 
 // What `auto` tries for several ranks, in this order. Each comes to one verdict on all ranks, so
-// the next is tried by all. A backend between hosts goes behind shm.
-static const gs_comm_backend *const automatic_on_host[] = {&gs_comm_shm, NULL};
+// the next is tried by all.
+static const gs_comm_backend *const automatic_on_host[] = {&gs_comm_shm, &gs_comm_net, NULL};
 static const gs_comm_backend *const automatic_on_gpu[] = {
 #ifdef GRADSYNC_CUDA
     &gs_comm_nccl,
@@ -136,15 +138,24 @@ static gs_status open_backend(gs_comm *comm, const gs_comm_backend *backend,
     return status;
 }
 
+// Why the first choice is not it stands behind why this one is.
+static void explain_choice(gs_comm *comm, const char *refused) {
+    size_t used = strlen(comm->reason);
+    snprintf(comm->reason + used, sizeof comm->reason - used, "; not %s", refused);
+}
+
 static gs_status open_automatic(gs_comm *comm, const gs_comm_options *options, gs_stages *stages) {
     if (options->world_size == 1) return open_backend(comm, &gs_comm_self, options, stages);
     const gs_comm_backend *const *list =
         gs_device_is_host(options->device) ? automatic_on_host : automatic_on_gpu;
     gs_status status = gs_error(GS_UNAVAILABLE, "no backend for several ranks on %s",
                                 gs_device_name(options->device));
+    char refused[sizeof comm->reason] = "";
     for (; *list; list++) {
         status = open_backend(comm, *list, options, stages);
+        if (!status.code && refused[0]) explain_choice(comm, refused);
         if (status.code != GS_UNAVAILABLE) return status;
+        snprintf(refused, sizeof refused, "%s: %s", (*list)->name, status.message);
         status = gs_status_prefix(status, "no backend fits: %s", (*list)->name);
     }
     return status;
@@ -159,9 +170,10 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options, g
             return open_backend(comm, backends[i], options, stages);
     }
     if (strcmp(name, "nccl") == 0)
-        return gs_stages_settle(
-            stages, name, gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA"));
-    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, nccl", name);
+        return gs_stages_settle(stages, name,
+                                gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA"));
+    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, net, nccl",
+                    name);
 }
 
 // What creation waits for besides the exchange ends when the host says so.
@@ -193,6 +205,9 @@ static gs_status make_comm(gs_comm **out, const gs_comm_options *options) {
     comm->made_with.check = NULL;
     comm->made_with.ranks = NULL;
     comm->made_with.group = NULL;
+    snprintf(comm->data_address, sizeof comm->data_address, "%s",
+             options->data_address ? options->data_address : "");
+    comm->made_with.data_address = comm->data_address;
     snprintf(comm->group, sizeof comm->group, "%s", options->group ? options->group : "");
     for (int i = 0; i < comm->world_size; i++) {
         comm->world_ranks[i] = options->ranks ? options->ranks[i] : i;
@@ -347,7 +362,7 @@ static void to_world_ranks(const gs_comm *comm, gs_comm_failure *failure) {
     for (int i = 0; i < comm->world_size; i++) {
         if (gs_comm_failure_names(failure, i)) gs_comm_failure_accuse(&named, comm->world_ranks[i]);
     }
-    if (failure->reporter >= 0) named.reporter = comm->world_ranks[failure->reporter];
+    named.reporter = gs_comm_world_rank(comm, failure->reporter);
     *failure = named;
 }
 
@@ -380,8 +395,9 @@ static gs_status name_world(gs_comm *comm, gs_status status) {
                             list);
 }
 
-// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are not. Callers
-// make a status that is ok anew: to copy one that was just written is a good part of a small collective's time.
+// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are
+// not. Callers make a status that is ok anew: to copy one that was just written is a good part of a
+// small collective's time.
 static gs_status note_error(gs_comm *comm, gs_status status) {
     if (status.code == GS_DEADLINE_EXCEEDED || status.code == GS_CANCELLED)
         return name_world(comm, status);
@@ -468,7 +484,8 @@ static gs_status end_wait_moved(gs_comm *const *comms, int num_comms, gs_deadlin
     int64_t now_ns = gs_now_ns();
     for (int i = 0; i < num_comms; i++) {
         if (gs_interrupt_check(&comms[i]->interrupt, now_ns))
-            return gs_error(GS_CANCELLED, "the wait for %d communicators was interrupted", num_comms);
+            return gs_error(GS_CANCELLED, "the wait for %d communicators was interrupted",
+                            num_comms);
     }
     if (now_ns < deadline.at_ns) return gs_ok();
     return gs_error(GS_DEADLINE_EXCEEDED, "nothing moved on %d communicators", num_comms);

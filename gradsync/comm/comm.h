@@ -71,8 +71,8 @@ gs_stream *gs_comm_stream(const gs_comm *comm);
 // the owner's calls, and who computes long between two of them keeps other ranks waiting. From create to destroy;
 // ranks of a communicator may differ.
 bool gs_comm_moves_alone(const gs_comm *comm);
-// The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none";
-// "nccl", "nccl-staged" through the host, "nccl-tree".
+// The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none"; of net "flat",
+// "owners"; "nccl", "nccl-staged" through the host, "nccl-tree".
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective);
 
 // Starts a collective; never blocks for other ranks, but makes progress on earlier ones. Buffers must
@@ -131,10 +131,11 @@ GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collectiv
 // after an error and before destroy.
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out);
 
-// Ends every wait on this communicator, here and on the other ranks of the host (nccl: here; the others
+// Ends every wait on this communicator, here and on its other ranks (nccl: here; the others
 // see a closed connection at best, or their deadline), with ABORTED and
 // `reason`; the first reason wins. Any thread, any number of times. What buffers hold afterwards means
-// nothing. The communicator is only good for destroy then.
+// nothing; but of net's collectives, whatever ended them, the own inputs of one that is not done are as they were, and
+// what it was to store in their place is not there. The communicator is only good for destroy then.
 void gs_comm_abort(gs_comm *comm, const char *reason);
 // Aborts, and returns when nothing here moves bytes of what was posted: its buffers are the caller's again.
 // The owner's thread.
@@ -149,6 +150,7 @@ void gs_comm_let_go(gs_comm *comm, const char *reason);
 // then.
 //
 // shm: by lives that the kernel ends with a thread, whatever its process was doing. self: nobody else is there.
+// net: nobody but this rank writes into its memory; the others have been told, or do not listen.
 // nccl: this rank has left the library's communicator; it does not tell when others have. Those that make the next one
 // with this rank have before it is made; whoever does not has to be ended by its supervisor.
 GS_NODISCARD gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline);

@@ -31,7 +31,7 @@ typedef enum gs_helper_thread {
 } gs_helper_thread;
 
 typedef struct gs_comm_options {
-    const char *backend;  // "auto", "self", "shm", "nccl"; NULL: auto. The same on all ranks
+    const char *backend;  // "auto", "self", "shm", "net", "nccl"; NULL: auto. The same on all ranks
     int rank, world_size;
     uint32_t generation;  // of the membership; nothing from another one is accepted
     gs_exchange exchange;
@@ -67,6 +67,9 @@ typedef struct gs_comm_options {
     const char *group;
     const struct gs_comm_backend *own_backend;  // comm_backend.h, instead of `backend`; borrows until destroy
     void *own_backend_ctx;                      // for its create
+    // net: the numeric address at which other ranks reach this one, and which its own connections come
+    // from: "10.0.0.2", "fd00::2"; at most 45 characters. NULL or "": the loopback, for ranks of one host.
+    const char *data_address;
 } gs_comm_options;
 
 GS_END_DECLS

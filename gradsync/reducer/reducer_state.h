@@ -1,6 +1,6 @@
-// The inside of a reducer, for the three that work on it, each of which calls only those behind it:
-// reducer.c (life, and what callers call), reducer_step.c (begin, finish), reducer_pass.c (passes
-// and marks).
+// The inside of a reducer, for those that work on it, each of which calls only those behind it: reducer_life.c (from
+// its creation to its end), reducer.c (what callers call between), reducer_step.c (begin, finish), reducer_pass.c
+// (passes and marks).
 #ifndef GRADSYNC_REDUCER_REDUCER_STATE_H
 #define GRADSYNC_REDUCER_REDUCER_STATE_H
 
@@ -85,5 +85,7 @@ struct gs_reducer {
 // FAILED_PRECONDITION with rank, step and parameter: `what` follows its name.
 gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what);
 gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what);
+// The first error sticks, and ends the step on every rank with its words.
+gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status);
 
 #endif

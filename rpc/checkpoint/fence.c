@@ -14,6 +14,10 @@ gs_fence gs_fence_of(const gs_json *manifest) {
                       .generation = generation > 0 && generation <= UINT32_MAX ? (uint32_t)generation : 0};
 }
 
+bool gs_fence_is(const gs_fence *a, const gs_fence *b) {
+    return a->generation && a->generation == b->generation && *a->cluster && !strcmp(a->cluster, b->cluster);
+}
+
 static gs_status path_of(char path[PATH_MAX], const char *directory) {
     if (snprintf(path, PATH_MAX, "%s/FENCE.json", directory) < PATH_MAX) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
@@ -45,7 +49,7 @@ gs_status gs_fence_check(const char *directory, const gs_fence *mine) {
     return look(path, mine, false);
 }
 
-gs_status gs_fence_raise(const char *directory, const gs_fence *mine) {
+static gs_status put(const char *directory, const gs_fence *mine, bool closes) {
     char path[PATH_MAX];
     uint64_t bytes;
     gs_digest digest;
@@ -54,5 +58,44 @@ gs_status gs_fence_raise(const char *directory, const gs_fence *mine) {
     gs_json *file = gs_json_new_object();
     gs_json_set_string(file, "cluster", mine->cluster);
     gs_json_set_int(file, "generation", mine->generation);
+    if (closes) gs_json_set_bool(file, "closed", true);
     return gs_sealed_json_write(file, path, &bytes, &digest);
+}
+
+gs_status gs_fence_raise(const char *directory, const gs_fence *mine) { return put(directory, mine, false); }
+
+gs_status gs_fence_close(const char *directory, const gs_fence *theirs) {
+    const gs_fence above = {theirs->cluster, theirs->generation + 1};
+    return put(directory, &above, true);
+}
+
+// NULL: there is none.
+static gs_status read_there(gs_json **file, const char *directory) {
+    char path[PATH_MAX];
+    *file = NULL;
+    GS_TRY(path_of(path, directory));
+    if (access(path, F_OK) != 0 && errno == ENOENT) return gs_ok();
+    return gs_sealed_json_read(file, path);
+}
+
+gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine) {
+    gs_json *file;
+    *stands = false;
+    GS_TRY(read_there(&file, directory));
+    if (!file) return gs_ok();
+    const gs_fence there = gs_fence_of(file);
+    *stands = gs_fence_is(&there, mine) && !gs_json_bool_or(file, "closed", false);
+    gs_json_release(file);
+    return gs_ok();
+}
+
+gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fence *theirs) {
+    gs_json *file;
+    *is_above = false;
+    GS_TRY(read_there(&file, directory));
+    if (!file) return gs_ok();
+    const gs_fence there = gs_fence_of(file);
+    *is_above = theirs->generation && there.generation > theirs->generation && !strcmp(there.cluster, theirs->cluster);
+    gs_json_release(file);
+    return gs_ok();
 }

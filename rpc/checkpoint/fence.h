@@ -1,10 +1,12 @@
 // Who may write into a job's checkpoint directory: the newest set of ranks that has begun to train there. A set that
 // was cut off, and does not know that another has taken its place, finds this file before its next checkpoint counts.
 //
-//   CHECKPOINTS/JOB/FENCE.json   cluster and generation, sealed and written atomically
+//   CHECKPOINTS/JOB/FENCE.json   cluster and generation, sealed and written atomically; `closed` where a coordinator has put
+//                                it above ranks that it gave up, and no rank of that generation has been there
 #ifndef RPC_CHECKPOINT_FENCE_H
 #define RPC_CHECKPOINT_FENCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/status.h"
@@ -17,13 +19,22 @@ typedef struct gs_fence {
     uint32_t generation;  // 0: the same
 } gs_fence;
 
+// The same ranks, both known.
+bool gs_fence_is(const gs_fence *a, const gs_fence *b);
+
 // What a manifest or a part's record says of who wrote it. Borrows.
 gs_fence gs_fence_of(const gs_json *manifest);
 
 // From now on the directory belongs to these ranks: generations before theirs, and those of another cluster, are
 // refused. The directory must be there. FAILED_PRECONDITION: it belongs to a later one.
 GS_NODISCARD gs_status gs_fence_raise(const char *directory, const gs_fence *mine);
+// A coordinator's own, above these ranks. Whoever comes next raises its own.
+GS_NODISCARD gs_status gs_fence_close(const char *directory, const gs_fence *theirs);
 // FAILED_PRECONDITION when the directory belongs to others. Whoever is not known passes, and where there is no fence.
 GS_NODISCARD gs_status gs_fence_check(const char *directory, const gs_fence *mine);
+// Whether it is these ranks, and no others, that have raised the last one.
+GS_NODISCARD gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine);
+// Whether it is closed to them, for a later generation of the same cluster.
+GS_NODISCARD gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fence *theirs);
 
 #endif

@@ -15,12 +15,11 @@
 #define MAX_STREAM_BYTES ((size_t)16 << 20)
 #define FIRST_REPEAT_NS (500 * GS_NS_PER_MS)
 #define LAST_REPEAT_NS (4 * GS_NS_PER_SEC)
-#define PING_AFTER_NS (1500 * GS_NS_PER_MS)
-#define SILENCE_NS (3 * GS_NS_PER_SEC)
+// Unless the server tells of a slower one: a client lets no longer pass without a frame.
+#define PACE_NS GS_NS_PER_SEC
+#define SLOWEST_PACE_NS (60 * GS_NS_PER_SEC)
 // A silent server is told so this long before the connection is closed.
 #define SILENCE_TOLD_NS (200 * GS_NS_PER_MS)
-// The server takes a connection that says nothing for 3 s for lost.
-#define AUDIBLE_NS GS_NS_PER_SEC
 #define REOPEN_NS (200 * GS_NS_PER_MS)
 #define MAX_FRAMES_A_ROUND 256
 
@@ -30,6 +29,7 @@ gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
                                 .is_inproc = strncmp(endpoint, "inproc://", 9) == 0,
                                 .job = job,
                                 .incarnation = incarnation,
+                                .pace_ns = PACE_NS,
                                 .next_repeat_ns = INT64_MAX};
     while (!channel->incarnation) channel->incarnation = gs_random_from_system();
     TAILQ_INIT(&channel->calls);
@@ -238,6 +238,7 @@ static void send_ping(gs_rpc_channel *channel, uint32_t time_left_ms) {
 static void begin_link(gs_rpc_channel *channel) {
     channel->linked = true;
     channel->linked_ns = channel->heard_ns = gs_now_ns();
+    channel->pace_ns = PACE_NS;  // another server may be of before, and tell nothing
     pthread_mutex_lock(&channel->lock);
     send_ping(channel, 0);
     gs_rpc_operation *operation;
@@ -367,9 +368,16 @@ static bool open_again(gs_rpc_channel *channel, gs_rpc_operation *operation, con
     return send_operation(channel, operation) == 0;
 }
 
+static void take_pace(gs_rpc_channel *channel, const gs_frame *answer) {
+    int64_t pace_ns = (int64_t)answer->time_left_ms * GS_NS_PER_MS;
+    if (pace_ns > SLOWEST_PACE_NS) pace_ns = SLOWEST_PACE_NS;
+    channel->pace_ns = pace_ns > PACE_NS ? pace_ns : PACE_NS;
+}
+
 static void accept_frame(gs_rpc_channel *channel, const gs_frame *frame, const void *body,
                          size_t body_bytes) {
     channel->coord_epoch = frame->coord_epoch;
+    if (frame->kind == GS_FRAME_PING) take_pace(channel, frame);
     gs_rpc_operation *operation =
         frame->call ? gs_u64_map_get(&channel->operations, frame->call) : NULL;
     if (!operation || operation->method != frame->method) return;  // answered or given up before
@@ -444,8 +452,8 @@ static void watch_silence(gs_rpc_channel *channel) {
         return;
     }
     if (!channel->linked) return;
-    bool unheard = now_ns - channel->heard_ns >= PING_AFTER_NS;
-    bool silent = now_ns - channel->heard_ns > SILENCE_NS && channel->pinged_ns > channel->heard_ns;
+    int64_t ping_after_ns = channel->pace_ns * 3 / 2, unheard_ns = now_ns - channel->heard_ns;
+    bool silent = unheard_ns > 3 * channel->pace_ns && channel->pinged_ns > channel->heard_ns;
     if (!silent) channel->told_silence_ns = 0;
     if (silent && !channel->told_silence_ns) {
         // It may hear though it is not heard: it must not take the closed connection for a death.
@@ -461,8 +469,8 @@ static void watch_silence(gs_rpc_channel *channel) {
         }
         end_link(channel);
         reopen_socket(channel);
-    } else if (now_ns - channel->sent_ns >= AUDIBLE_NS ||
-               (unheard && now_ns - channel->pinged_ns >= PING_AFTER_NS)) {
+    } else if (now_ns - channel->sent_ns >= channel->pace_ns ||
+               (unheard_ns >= ping_after_ns && now_ns - channel->pinged_ns >= ping_after_ns)) {
         pthread_mutex_lock(&channel->lock);
         send_ping(channel, 0);
         pthread_mutex_unlock(&channel->lock);

@@ -73,6 +73,7 @@ typedef struct gs_rpc_channel {
     gs_zmq_socket socket;
     bool linked;  // frames can be sent
     int64_t linked_ns, heard_ns, sent_ns, pinged_ns, told_silence_ns, retry_ns, warned_ns;
+    int64_t pace_ns;  // how often the server is to be heard from, and hears
     uint64_t num_malformed;
 
     pthread_mutex_t lock;

@@ -102,11 +102,11 @@ static void init_operation(gs_rpc_operation *operation, gs_method method, const 
     gs_cond_init(&operation->changed);
 }
 
-// What a finished operation came to. `reply` may be NULL.
-static gs_status read_answer(gs_rpc_client *client, gs_rpc_operation *operation, gs_json **reply) {
-    switch (operation->answer ? GS_OK : operation->code) {
+// How an operation ended that has no answer of the server.
+static gs_status end_of(const gs_rpc_client *client, const gs_rpc_operation *operation) {
+    switch (operation->code) {
     case GS_OK:
-        break;
+        return gs_ok();
     case GS_CANCELLED:
         return gs_error(GS_CANCELLED, "the client was closed");
     case GS_UNAVAILABLE:
@@ -122,16 +122,21 @@ static gs_status read_answer(gs_rpc_client *client, gs_rpc_operation *operation,
     default:
         return gs_error(operation->code, "%s", gs_code_name(operation->code));
     }
+}
+
+// What a finished operation came to. `reply` may be NULL.
+static gs_status read_answer(const gs_rpc_client *client, const gs_rpc_operation *operation, gs_json **reply) {
+    if (!operation->answer && operation->code) return end_of(client, operation);
     return gs_rpc_answer_decode(reply, operation->code, operation->answer, operation->answer_bytes);
 }
 
-static gs_status wait_for_answer(gs_rpc_client *client, gs_rpc_operation *operation,
-                                 gs_json **reply) {
+// Ok: it is done, however it ended.
+static gs_status wait_for_end(gs_rpc_client *client, gs_rpc_operation *operation) {
     while (!operation->done &&
            gs_cond_wait(&operation->changed, &client->channel.lock, operation->deadline)) {
         continue;
     }
-    if (operation->done) return read_answer(client, operation, reply);
+    if (operation->done) return gs_ok();
     gs_rpc_channel_give_up(&client->channel, operation);
     if (!atomic_load(&client->channel.connected)) {
         return gs_error(GS_UNAVAILABLE, "not connected to %s", client->channel.endpoint);
@@ -139,8 +144,20 @@ static gs_status wait_for_answer(gs_rpc_client *client, gs_rpc_operation *operat
     return gs_error(GS_DEADLINE_EXCEEDED, "no answer from %s in time", client->channel.endpoint);
 }
 
-gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *request,
-                      gs_json **reply, gs_deadline deadline) {
+static gs_status run_operation(gs_rpc_client *client, gs_rpc_operation *operation) {
+    gs_status status = gs_rpc_channel_begin(&client->channel, operation);
+    if (status.code) return status;
+    gs_rpc_channel_wake(&client->channel);
+    return wait_for_end(client, operation);
+}
+
+typedef struct answer_text {
+    char *text;
+    size_t bytes;
+} answer_text;
+
+static gs_status call_method(gs_rpc_client *client, gs_method method, const gs_json *request, gs_json **reply,
+                             answer_text *wanted, gs_deadline deadline) {
     char *body;
     size_t body_bytes;
     if (reply) *reply = NULL;
@@ -151,11 +168,16 @@ gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *re
         operation.deadline = deadline;
         pthread_mutex_lock(&client->channel.lock);
         client->num_references++;
-        status = gs_rpc_channel_begin(&client->channel, &operation);
-        if (!status.code) {
-            gs_rpc_channel_wake(&client->channel);
-            status = wait_for_answer(client, &operation, reply);
+        status = run_operation(client, &operation);
+        // Others' calls, and what brings their answers, do not wait until this one's is read.
+        pthread_mutex_unlock(&client->channel.lock);
+        if (!status.code && wanted && !operation.code) {
+            *wanted = (answer_text){operation.answer, operation.answer_bytes};
+            operation.answer = NULL;
+        } else if (!status.code) {
+            status = read_answer(client, &operation, reply);
         }
+        pthread_mutex_lock(&client->channel.lock);
         leave_client(client);
         pthread_cond_destroy(&operation.changed);
         free(operation.answer);
@@ -163,6 +185,20 @@ gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *re
     free(body);
     const gs_method_info *info = gs_method_info_of(method);
     return gs_status_prefix(status, "%s", info ? info->name : "call");
+}
+
+gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *request,
+                      gs_json **reply, gs_deadline deadline) {
+    return call_method(client, method, request, reply, NULL, deadline);
+}
+
+gs_status gs_rpc_call_text(gs_rpc_client *client, gs_method method, const gs_json *request, char **text,
+                           size_t *bytes, gs_json **details, gs_deadline deadline) {
+    answer_text answer = {0};
+    gs_status status = call_method(client, method, request, details, &answer, deadline);
+    *text = answer.text;
+    *bytes = answer.bytes;
+    return status;
 }
 
 // Takes the body.

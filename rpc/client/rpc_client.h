@@ -37,6 +37,9 @@ void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation);
 // caller's. On an error that the server sent, *reply holds its details or NULL.
 GS_NODISCARD gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *request,
                                    gs_json **reply, gs_deadline deadline);
+// The same, for who hands the answer on: *text (free()) is what the server encoded, NULL of an empty answer.
+GS_NODISCARD gs_status gs_rpc_call_text(gs_rpc_client *client, gs_method method, const gs_json *request,
+                                        char **text, size_t *bytes, gs_json **details, gs_deadline deadline);
 // One-way; dropped when not connected.
 void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request);
 // The same of a method whose body is no JSON; the record is copied.

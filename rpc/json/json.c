@@ -64,6 +64,36 @@ gs_status gs_json_encode(char **text, size_t *bytes, const gs_json *value, bool 
     return gs_ok();
 }
 
+static size_t most_text_bytes(const char *text, size_t len) {
+    size_t bytes = 2;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        bytes += c < 0x20 ? 6 : c == '"' || c == '\\' ? 2 : 1;
+    }
+    return bytes;
+}
+
+size_t gs_json_most_bytes(const gs_json *value) {
+    json_object *object = unwrap(value);
+    size_t bytes = 2;
+    switch (json_object_get_type(object)) {
+    case json_type_null: return strlen("null");
+    case json_type_boolean: return strlen("false");
+    case json_type_int: return strlen("-9223372036854775808");
+    case json_type_double: return strlen("-1.2345678901234567e-308");
+    case json_type_string:
+        return most_text_bytes(json_object_get_string(object), (size_t)json_object_get_string_len(object));
+    case json_type_array:
+        for (size_t i = 0; i < json_object_array_length(object); i++)
+            bytes += gs_json_most_bytes((const gs_json *)json_object_array_get_idx(object, i)) + 1;
+        return bytes;
+    case json_type_object: break;
+    }
+    json_object_object_foreach(object, key, member)
+        bytes += most_text_bytes(key, strlen(key)) + gs_json_most_bytes((const gs_json *)member) + 2;
+    return bytes;
+}
+
 gs_json *gs_json_retain(gs_json *value) {
     if (unwrap(value)) json_object_get(unwrap(value));
     return value;
@@ -120,6 +150,22 @@ gs_json *gs_json_new_string_len(const char *text, size_t bytes) {
     json_object *value = json_object_new_string_len(clean, (int)len);
     free(clean);
     return wrap_new(value);
+}
+
+static int write_verbatim(json_object *value, struct printbuf *out, int level, int flags) {
+    (void)level;
+    (void)flags;
+    return printbuf_memappend(out, json_object_get_string(value), json_object_get_string_len(value));
+}
+
+gs_json *gs_json_new_encoded(const gs_json *value) {
+    char *text;
+    size_t bytes;
+    if (gs_json_encode(&text, &bytes, value, false).code) return LOST;
+    json_object *encoded = bytes <= INT32_MAX ? json_object_new_string_len(text, (int)bytes) : NULL;
+    if (encoded) json_object_set_serializer(encoded, write_verbatim, NULL, NULL);
+    free(text);
+    return wrap_new(encoded);
 }
 
 // The shortest of four precisions that reads back as the same number, always with a sign of being a

@@ -145,6 +145,13 @@ static void decode_bool(bool *out, const gs_json *value, const char *pointer,
     *out = gs_json_is_true(value);
 }
 
+static const char *find_synonym(const char *const *pairs, const char *text) {
+    for (; pairs && *pairs; pairs += 2) {
+        if (strcmp(pairs[0], text) == 0) return pairs[1];
+    }
+    return NULL;
+}
+
 static void decode_enum(int *out, const gs_field *field, const gs_json *value, const char *pointer,
                         gs_field_errors *errors) {
     const char *text = gs_json_string(value);
@@ -159,8 +166,8 @@ static void decode_enum(int *out, const gs_field *field, const gs_json *value, c
         return;
     }
     bool later = find_word(field->later_words, text) >= 0;
-    const char *near =
-        later ? NULL : gs_nearest_word(text, field->words, count_words(field->words));
+    const char *near = find_synonym(field->synonyms, text);
+    if (!near && !later) near = gs_nearest_word(text, field->words, count_words(field->words));
     if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
     gs_field_errors_add(errors, pointer, "bad_word", hint, "%s: %s",
                         later ? "not in this version; one of" : "must be one of",

@@ -42,6 +42,7 @@ typedef struct gs_field {
     const char *default_value;       // JSON text: "0.0006", "\"adamw\"", "true"; NULL: zero
     const char *const *words;        // of enums, NULL-terminated
     const char *const *later_words;  // values that are known but not in this version; or NULL
+    const char *const *synonyms;     // pairs, NULL-terminated: what others say, and the word that it is here; or NULL
     const char *pattern;             // of strings: POSIX extended regex, or NULL; "" passes unless required
     const struct gs_field *fields;   // of OBJECT and OBJECTS, ended by a row without a name
     const char *help;                // one sentence

@@ -34,8 +34,8 @@ static const char *const later_schedules[] = {"wsd", "step", NULL};
 static const char *const plans[] = {"parity", "auto", "owner", NULL};
 static const char *const reduce_ops[] = {"mean", "sum", "sample_mean", NULL};
 const char *const gs_buffer_words[] = {"broadcast", "none", "average", NULL};
-static const char *const backends[] = {"auto", "self", "shm", "nccl", NULL};
-static const char *const later_backends[] = {"gloo", NULL};
+static const char *const backend_synonyms[] = {"gloo", "net", NULL};
+static const char *const backends[] = {"auto", "self", "shm", "net", "nccl", NULL};
 static const char *const unused_modes[] = {"allow", "error", NULL};
 static const char *const resume_modes[] = {"latest", "none", NULL};
 static const char *const checkpoint_parts[] = {"one", "ranks", NULL};
@@ -243,8 +243,9 @@ static const gs_field reducer_fields[] = {
      .default_value = "\"mean\"", .help = "What a reduced gradient is."},
     {"buffers", WORDS(gs_buffer_words), AT(reducer.buffers),
      .default_value = "\"broadcast\"", .help = "Statistics of batch normalisation and the like."},
-    {"backend", WORDS(backends), AT(reducer.backend), .later_words = later_backends,
-     .default_value = "\"auto\"", .help = "The collectives; auto picks and says why."},
+    {"backend", WORDS(backends), AT(reducer.backend), .synonyms = backend_synonyms,
+     .default_value = "\"auto\"", .help = "What collectives run over: self one rank, shm the memory of a host, net TCP between hosts (where others say "
+             "gloo), nccl GPUs; auto picks and says why."},
     {"unused_parameters", WORDS(unused_modes), AT(reducer.unused_parameters),
      .default_value = "\"allow\"",
      .help = "error: a step that leaves parameters unused fails and names them."},

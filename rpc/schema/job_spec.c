@@ -95,17 +95,20 @@ static void check_device(const gs_job_spec *spec, gs_field_errors *errors) {
     if (on_cpu && spec->model.precision == GS_PRECISION_TF32)
         gs_field_errors_add(errors, "/model/precision", "not_applicable", NULL,
                             "tf32 is of GPUs, world.device is cpu");
-    if (spec->world.device == GS_SPEC_DEVICE_CUDA && spec->reducer.backend == GS_BACKEND_SHM)
+    bool in_host_memory =
+        spec->reducer.backend == GS_BACKEND_SHM || spec->reducer.backend == GS_BACKEND_NET;
+    const char *backend = spec->reducer.backend == GS_BACKEND_NET ? "net" : "shm";
+    if (spec->world.device == GS_SPEC_DEVICE_CUDA && in_host_memory)
         gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
-                            "shm reduces in the memory of a host, world.device is cuda");
+                            "%s reduces in the memory of a host, world.device is cuda", backend);
     if (gs_job_spec_needs_gpu(spec) && !on_cpu && spec->world.replicas_per_process > 1)
         gs_field_errors_add(errors, "/world/replicas_per_process", "not_applicable", NULL,
                             "on GPUs a process has one replica");
     bool gpus_only =
         spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;
-    if (gpus_only && spec->reducer.backend == GS_BACKEND_SHM)
+    if (gpus_only && in_host_memory)
         gs_field_errors_add(errors, "/model/precision", "not_applicable", NULL,
-                            "tf32 is of GPUs, reducer.backend shm of CPUs");
+                            "tf32 is of GPUs, reducer.backend %s of CPUs", backend);
 }
 
 // What inputs, batch norm and sparse gradients cannot do with several replicas is said with them.

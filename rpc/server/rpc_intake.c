@@ -223,14 +223,10 @@ static void accept_frame(gs_rpc_intake *intake, gs_rpc_connection *connection,
     case GS_FRAME_CANCEL:
         accept_cancel(intake, connection, frame);
         break;
-    case GS_FRAME_PING: {
+    case GS_FRAME_PING:
         connection->deaf = frame->time_left_ms > 0;
-        int error =
-            gs_rpc_peers_send(intake->peers, connection,
-                              (gs_frame){.kind = GS_FRAME_PING, .call = frame->seq}, NULL, 0);
-        (void)error;  // asked again
+        gs_rpc_peers_answer_ping(intake->peers, connection, frame->seq);
         break;
-    }
     default:
         count_malformed(intake, connection, "not for a server");
         break;

@@ -12,7 +12,7 @@
 static char live_mark;  // the value of live_fds
 
 void gs_rpc_peers_init(gs_rpc_peers *peers, uint32_t coordinator_epoch) {
-    *peers = (gs_rpc_peers){.coordinator_epoch = coordinator_epoch};
+    *peers = (gs_rpc_peers){.coordinator_epoch = coordinator_epoch, .pings_a_second = GS_PINGS_A_SECOND};
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->absent);
 }
@@ -104,6 +104,13 @@ static void adopt_session(gs_rpc_peers *peers, gs_rpc_connection *connection,
     connection->session = session;
 }
 
+// The API is in this process, and always heard each second.
+static uint32_t pace_of(const gs_rpc_peers *peers, const gs_rpc_connection *connection) {
+    size_t shared_ms = peers->by_route.count * 1000 / (size_t)peers->pings_a_second;
+    bool is_local = connection->route.socket == GS_RPC_LOCAL;
+    return !is_local && shared_ms > GS_PEER_PACE_MS ? (uint32_t)shared_ms : GS_PEER_PACE_MS;
+}
+
 static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_route *route,
                                           uint64_t incarnation) {
     if (peers->by_route.count >= MAX_CONNECTIONS) return NULL;
@@ -117,6 +124,7 @@ static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_rout
     }
     connection->route = *route;
     connection->key = key;
+    connection->pace_ms = connection->told_ms = pace_of(peers, connection);
     connection->peer.connection = ++peers->last_connection;
     TAILQ_INIT(&connection->streams);
     TAILQ_INSERT_TAIL(&peers->connections, connection, next);
@@ -131,6 +139,7 @@ gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *
     if (!connection) connection = open_connection(peers, route, frame->incarnation);
     if (!connection || connection->session->incarnation != frame->incarnation) return NULL;
     connection->heard_ns = now_ns;
+    connection->pace_ms = connection->told_ms;
     connection->echo_ns = frame->send_ns;
     connection->peer.incarnation = frame->incarnation;
     connection->peer.job = frame->job;
@@ -160,12 +169,24 @@ int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_fra
     return error;
 }
 
+void gs_rpc_peers_answer_ping(gs_rpc_peers *peers, gs_rpc_connection *connection, uint64_t ping) {
+    gs_frame answer = {.kind = GS_FRAME_PING, .call = ping, .time_left_ms = pace_of(peers, connection)};
+    int error = gs_rpc_peers_send(peers, connection, answer, NULL, 0);
+    if (!error) connection->told_ms = answer.time_left_ms;  // else it asks again
+}
+
+// A peer that was told to be heard sooner may not have read that yet.
+static int64_t most_silence_ns(const gs_rpc_connection *connection) {
+    uint32_t pace_ms = connection->told_ms > connection->pace_ms ? connection->told_ms : connection->pace_ms;
+    return GS_PACES_OF_SILENCE * pace_ms * GS_NS_PER_MS;
+}
+
 void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns) {
     gs_rpc_connection *connection;
     TAILQ_FOREACH(connection, &peers->connections, next) {
         int64_t since_ns = connection->heard_ns;
         if (since_ns < peers->silence_floor_ns) since_ns = peers->silence_floor_ns;
-        if (connection->lost || now_ns - since_ns <= GS_PEER_SILENCE_NS) continue;
+        if (connection->lost || now_ns - since_ns <= most_silence_ns(connection)) continue;
         gs_rpc_peers_mark_lost(peers, connection);
     }
 }

@@ -5,7 +5,7 @@
 //
 // How a loss is noticed, fastest first: the socket monitor says which descriptor was closed (1 ms
 // after a kill -9), a send that has nobody to go to, and silence: clients send something every
-// second or so.
+// second or so, among thousands as seldom as they were told.
 #ifndef RPC_SERVER_RPC_PEERS_H
 #define RPC_SERVER_RPC_PEERS_H
 
@@ -19,7 +19,10 @@
 #include "core/u64_map.h"
 #include "rpc/wire/zmq_socket.h"
 
-#define GS_PEER_SILENCE_NS (3 * GS_NS_PER_SEC)
+// Each client is heard, or pings, once in a pace, which stretches so that all of them together ping no more than this.
+#define GS_PINGS_A_SECOND 2500
+#define GS_PEER_PACE_MS 1000
+#define GS_PACES_OF_SILENCE 3
 // A kept call waits this long for its client to come back.
 #define GS_SESSION_GRACE_NS (30 * GS_NS_PER_SEC)
 
@@ -35,6 +38,7 @@ typedef struct gs_rpc_connection {
     gs_rpc_call_list streams;
     int64_t heard_ns, echo_ns, warned_ns, budget_second;
     uint64_t seq;
+    uint32_t pace_ms, told_ms;  // that it keeps; that it was told after its last frame, else the same
     int budget;
     bool lost;    // swept at the end of the turn
     bool closed;  // by the peer, or by its end
@@ -64,6 +68,7 @@ typedef struct gs_rpc_peers {
     gs_u64_map by_route, by_fd, live_fds, sessions;
     size_t num_absent;
     uint64_t last_connection, last_session;
+    int pings_a_second;
     int64_t silence_floor_ns;  // nobody was listened to before
     bool any_lost;
     uint64_t num_sent, num_slow;  // frames; those that a peer's full queue did not take
@@ -84,6 +89,8 @@ gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *
 int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_frame frame,
                       const char *body, size_t body_bytes);
 void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection);
+// Answers a ping, and tells how soon the next one is wanted.
+void gs_rpc_peers_answer_ping(gs_rpc_peers *peers, gs_rpc_connection *connection, uint64_t ping);
 void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns);
 // Frees the connection (its streams have been ended); its session stays for a while.
 void gs_rpc_peers_drop(gs_rpc_peers *peers, gs_rpc_connection *connection, int64_t now_ns);

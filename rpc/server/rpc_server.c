@@ -81,6 +81,7 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
     if (!server) return gs_error(GS_RESOURCE_EXHAUSTED, "rpc server: out of memory");
     server->now_ns = server->turned_ns = gs_now_ns();
     gs_rpc_peers_init(&server->peers, options->coordinator_epoch);
+    if (options->pings_a_second) server->peers.pings_a_second = options->pings_a_second;
     gs_rpc_calls_init(&server->calls, &server->peers, options->call_gone, options->ctx);
     server->calls.tap = options->tap;
     server->intake =

@@ -31,6 +31,7 @@ typedef struct gs_rpc_server_options {
     // 30 s or its deadline, because its client may come back for the answer. Not called from within
     // a handler, nor from gs_rpc_server_close. May be NULL.
     void (*call_gone)(void *ctx, gs_rpc_call_handle *call);
+    int pings_a_second;     // of all clients together; 0: GS_PINGS_A_SECOND
     const gs_rpc_tap *tap;  // borrowed until close; may be NULL
 } gs_rpc_server_options;
 

@@ -21,7 +21,8 @@ typedef enum gs_frame_kind {
     GS_FRAME_END,    // of a stream
     GS_FRAME_ONE_WAY,
     GS_FRAME_CANCEL,  // of `call`; of all of the sender's when `call` is 0: it is leaving
-    // Answered by one with `call` set. With time_left_ms its sender hears nothing and will close the connection
+    // Answered by one with `call` set, whose time_left_ms says how often the client is to be heard: never more seldom
+    // (0: each second). In the client's own, with time_left_ms, its sender hears nothing and will close the connection
     // then: what is closed so was not closed by a death.
     GS_FRAME_PING,
     GS_FRAME_NUM_KINDS

@@ -292,7 +292,8 @@ gs_status conformance_clip_rank(const gs_rank_env *env) {
     gs_status status = gs_device_open(&device, "cpu", &(gs_device_options){0});
     if (!status.code)
         status = gs_comm_create(&comm,
-                                &(gs_comm_options){.rank = env->rank,
+                                &(gs_comm_options){.backend = conformance_backend(),
+                                                   .rank = env->rank,
                                                    .world_size = env->world_size,
                                                    .generation = 1,
                                                    .exchange = gs_rank_exchange,

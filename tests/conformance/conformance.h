@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "core/bucket_plan.h"
 #include "core/status.h"
@@ -37,6 +38,11 @@ gs_status conformance_bucket_assign(conformance *run, char **args, int num_args)
 gs_status conformance_take(conformance *run, char **args, int num_args);
 gs_status conformance_partition(conformance *run, char **args, int num_args);
 gs_status conformance_zero_assign(conformance *run, char **args, int num_args);
+
+// What ranks reduce over: GRADSYNC_CONFORMANCE_BACKEND; NULL unless it says something: as it comes.
+static inline const char *conformance_backend(void) {
+    return getenv("GRADSYNC_CONFORMANCE_BACKEND");
+}
 
 // Helpers for the JSON files: the tensors of one case (fields numel, dtype, device), malloc'd.
 struct json_object;

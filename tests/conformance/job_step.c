@@ -7,6 +7,7 @@
 #include "gradsync/comm/device_arena.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
+#include "tests/conformance/conformance.h"
 #include "tests/conformance/replica_shards.h"
 #include "tests/support/soon.h"
 
@@ -42,7 +43,7 @@ static gs_status open_reducer(machine *self, gs_reducer_options *options, const 
     GS_TRY(gs_arena_create_on(&self->arena, bytes + param_bytes, self->device));
     options->arena = self->arena;
     GS_TRY(gs_comm_create(&self->comm,
-                          &(gs_comm_options){.backend = env ? "auto" : "self",
+                          &(gs_comm_options){.backend = env ? conformance_backend() : "self",
                                              .rank = options->shards.rank,
                                              .world_size = options->shards.world_size,
                                              .generation = 1,

@@ -197,7 +197,8 @@ static gs_status open_reducer(recording *self, const gs_rank_env *env) {
         .num_hooks = 1,
         .device = self->device};
     size_t bytes;
-    gs_comm_options comm = {.rank = env->rank,
+    gs_comm_options comm = {.backend = conformance_backend(),
+                            .rank = env->rank,
                             .world_size = env->world_size,
                             .generation = 1,
                             .exchange = gs_rank_exchange,

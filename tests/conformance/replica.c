@@ -11,6 +11,7 @@
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/comm/device_arena.h"
 #include "gradsync/tensor/device_digest.h"
+#include "tests/conformance/conformance.h"
 #include "tests/support/shared_gpu.h"
 #include "tests/support/test_device.h"
 
@@ -73,6 +74,7 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
         status = gs_arena_create_on(&self->arena, bytes + replica_shards_bytes(&self->shards),
                                     self->device);
     gs_comm_options comm = {
+        .backend = conformance_backend(),
         .rank = self->rank,
         .world_size = self->world_size,
         .generation = 1,

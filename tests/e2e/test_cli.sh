@@ -55,6 +55,36 @@ wait_for 20 "a server of one plan" test -s "$run/port"
 "$cli" --server "http://127.0.0.1:$(cat "$run/port")" plan j-1 >"$run/plan" 2>"$run/err" || fail "plan: $(head -3 "$run/err")"
 same "$(grep -o 'steps of 1000000000000000 ranks' "$run/plan" | wc -l)" 60 "averages"
 
+claim "all pages of an answer are shown as one"
+cat >"$run/pages.py" <<'PYTHON'
+import http.server, json, urllib.parse
+LISTS = {"/v1/workers": "items", "/v1/jobs/j-1/workers": "items", "/v1/jobs/j-1/metrics": "ranks"}
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        url = urllib.parse.urlparse(self.path)
+        page = int(urllib.parse.parse_qs(url.query).get("cursor", ["0"])[0])
+        answer = {LISTS[url.path]: [{"id": f"w{page}", "rank": page}]}
+        if page < 2:
+            answer["next_cursor"] = str(page + 1)
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+PYTHON
+python3 "$run/pages.py" >"$run/pages.port" &
+pids+=("$!")
+wait_for 20 "a server of pages" test -s "$run/pages.port"
+pages() { "$cli" --server "http://127.0.0.1:$(cat "$run/pages.port")" "$@" 2>"$run/err" || fail "$*: $(head -3 "$run/err")"; }
+same "$(pages workers -o name | tr '\n' ' ')" "w0 w1 w2 " "workers"
+same "$(pages workers j-1 -o json | jq -c '[.items[].rank]')" "[0,1,2]" "workers of a job"
+same "$(pages metrics j-1 -o json | jq -c '[[.ranks[].rank], .next_cursor]')" "[[0,1,2],null]" "metrics of a job"
+
 claim "up starts a cluster and tells where"
 "$cli" up --workers 2 --http 127.0.0.1:0 --data-dir "$run/up" --data-root "$run/root" >"$run/up.out" 2>"$run/logs/up.log" &
 up_pid=$!

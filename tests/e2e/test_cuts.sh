@@ -134,6 +134,8 @@ lost() {
 wait_for 30 "both workers and their ranks missed" lost
 same "$(job_field "$job" '"\(.state) \(.generation)"')" "running $(job_field "$job" .generation)" "state"
 generation=$(job_field "$job" .generation)
+! gradsync release "$job" --step 7 2>"$run/refused" || fail "a release to a step that nobody has saved"
+grep -q "no checkpoint of step 7; there are: none" "$run/refused" || fail "what is wrong with the step: $(cat "$run/refused")"
 grep -q "^released" <<<"$(gradsync release "$job")" || fail "release"
 get "/v1/jobs/$job/events?limit=500" | jq -e 'any(.items[]; .reason == "Released" and (.message | test("released 2 trainers")))' >/dev/null ||
   fail "no event says so"

@@ -40,3 +40,42 @@ jq -e '. == (. | unique)' <<<"$steps" >/dev/null || fail "steps are doubled: $st
 [ "$(jq 'min' <<<"$steps")" -lt "$(expected step)" ] || fail "what version 0.1 wrote is lost: $steps"
 checkpoint=$(find "$run/data/checkpoints/$half" -name MANIFEST.json -printf '%h\n' | sort -V | tail -n 1)
 same "$(python3 "$here/training_digest.py" "$checkpoint")" "$(expected digest)" "digest of its last checkpoint"
+stop_all() {
+  kill -TERM "$worker_pid" "$coordinator_pid"
+  wait "$worker_pid" "$coordinator_pid" || true
+}
+stop_all
+
+golden=$here/../golden/v0.1-98af560
+claim "a data directory of 98af560 opens: who had ended, who was forgotten and who was deleted"
+cp -r "$golden/data" "$run/later"
+start_coordinator later "$run/later" --keep-jobs 1
+ended=$(expected ended)
+half=$(expected half)
+same "$(job_field "$ended" '"\(.name) \(.state) \(.progress.step) \(.spec.model.kind)"')" "done succeeded 12 mlp" "job"
+same "$(num_lines "$ended")" "$(wc -l <"$golden/data/jobs/$ended/log-0.ndjson")" "lines of its log"
+[ "$(loss_steps "$ended" | jq 'max')" -ge 11 ] || fail "its losses: $(loss_steps "$ended")"
+for gone in forgotten deleted; do
+  request GET "/v1/jobs/$(expected $gone)"
+  same "$status" 404 "the job that was $gone"
+done
+
+claim "keys make no second job, but that of the one that was deleted"
+# replay NAME: asks for it again with its key; what is refused or answered has made no job.
+replay() {
+  request POST /v1/jobs "$(mlp_job "$1" 12 2 ',"exact":true,"logical_shards":2,"checkpoint":{"keep_last":1}')" -H "Idempotency-Key: key-$1"
+}
+replay done
+same "$status $(body .id)" "201 $ended" "the key of the job that had ended"
+replay forgotten
+same "$status $(body .code)" "409 wrong_state" "the key of the forgotten one"
+same "$(get /v1/jobs | jq '.items | length')" 2 "jobs"
+replay deleted
+same "$status" 201 "the key of the deleted one"
+[ "$(body .id)" != "$(expected deleted)" ] || fail "the deleted job is back"
+
+claim "the one that trained goes on from its checkpoint, to the same bits"
+start_worker agent 4
+await "$half" succeeded 120
+checkpoint=$(find "$run/later/checkpoints/$half" -name MANIFEST.json -printf '%h\n' | sort -V | tail -n 1)
+same "$(python3 "$here/training_digest.py" "$checkpoint")" "$(expected digest)" "digest of its last checkpoint"

@@ -39,7 +39,7 @@ static const struct {
     {"chunks_out", IN_LANE(chunks_out), 8},
     {"chunks_read", IN_LANE(chunks_read), 8},
     {"posts", IN_LANE(posts), sizeof(gs_shm_post[GS_SHM_MAX_POSTED])},
-    {"claim", IN_LANE(posts[ROUNDS_BEFORE + 1].claim), sizeof(gs_shm_claim)},
+    {"claim", IN_LANE(posts[ROUNDS_BEFORE + 1].claim), sizeof(gs_collective_claim)},
     {"send_offset", IN_LANE(posts[ROUNDS_BEFORE + 1].send_offset), 8},
     {"recv_offset", IN_LANE(posts[ROUNDS_BEFORE + 1].recv_offset), 8},
     {"between", IN_LANE(posts[ROUNDS_BEFORE + 1].send_offset), 8},

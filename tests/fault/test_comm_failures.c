@@ -43,6 +43,8 @@ static const failure_case cases[] = {
     IN_ALL_WORLDS("killed", FAILS_KILLED),
     {"rank 0 is killed", FAILS_KILLED, 3, BIT(0), NULL},
 #ifdef GRADSYNC_FAILPOINTS
+    {"killed before it adds", FAILS_KILLED_AMID, 2, BIT(1), "comm.slice#1=kill"},
+    {"killed before it adds", FAILS_KILLED_AMID, 5, BIT(3), "comm.slice#3=kill"},
     {"killed amid", FAILS_KILLED_AMID, 2, BIT(1), "comm.slice#1=kill@2"},
     {"killed amid", FAILS_KILLED_AMID, 3, BIT(0), "comm.slice#0=kill@2"},
     {"a mover that fails", FAILS_DEVICE, 2, BIT(1), "comm.publish#1=error@2"},
@@ -51,10 +53,10 @@ static const failure_case cases[] = {
 };
 #define NUM_CASES ((int)(sizeof cases / sizeof cases[0]))
 
-static gs_status connect_shm(comm_rank *self, const gs_rank_env *env, uint32_t generation,
-                             bool helped) {
+static gs_status connect(comm_rank *self, const gs_rank_env *env, const char *backend,
+                         uint32_t generation, bool helped) {
     GS_TRY(gs_arena_create(&self->arena, FAILURE_ARENA_BYTES));
-    gs_comm_options options = {.backend = "shm",
+    gs_comm_options options = {.backend = backend,
                                .rank = env->rank,
                                .world_size = env->world_size,
                                .generation = generation,
@@ -67,29 +69,51 @@ static gs_status connect_shm(comm_rank *self, const gs_rank_env *env, uint32_t g
     return gs_comm_create(&self->comm, &options, gs_deadline_in_seconds(30));
 }
 
-static const failure_backend shm = {
-    .name = "shm", .num_lanes = NUM_LANES, .knows_all = true, .connect = connect_shm};
+static gs_status connect_shm(comm_rank *self, const gs_rank_env *env, uint32_t generation,
+                             bool helped) {
+    return connect(self, env, "shm", generation, helped);
+}
+
+static gs_status connect_net(comm_rank *self, const gs_rank_env *env, uint32_t generation,
+                             bool helped) {
+    return connect(self, env, "net", generation, helped);
+}
+
+static const failure_backend backends[] = {
+    {.name = "shm", .num_lanes = NUM_LANES, .knows_all = true, .connect = connect_shm},
+    {.name = "net", .num_lanes = NUM_LANES, .knows_all = true, .connect = connect_net},
+};
+
+// Between hosts there is no block to damage, and a slice of this length is added in one piece.
+static bool is_of(const failure_case *how, const failure_backend *backend) {
+    bool damages = how->way == FAILS_BAD_HEADER || how->way == FAILS_BAD_OFFSET;
+    bool is_second_piece = how->way == FAILS_KILLED_AMID && strstr(how->failpoints, "@2");
+    return strcmp(backend->name, "shm") == 0 || (!damages && !is_second_piece);
+}
 
 static bool needs_own_ranks(const failure_case *how) {
     return how->failpoints || failure_case_kills(how);
 }
 
-// The argument is the case's number, or "world": all of that world that leave the processes sound.
+// The argument is the backend, and the case's number, or "world": all of that world that leave the processes sound.
 static gs_status run_cases(const gs_rank_env *env) {
     comm_rank self = {.rank = env->rank, .world_size = env->world_size};
     gs_status status = gs_device_open(&self.device, "cpu", &(gs_device_options){.num_threads = 1});
-    bool all = strcmp(env->arg, "world") == 0;
-    int one = all ? -1 : (int)strtol(env->arg, NULL, 10);
+    const failure_backend *backend = &backends[strncmp(env->arg, "net", 3) == 0];
+    const char *which = env->arg + strlen(backend->name) + 1;
+    bool all = strcmp(which, "world") == 0;
+    int one = all ? -1 : (int)strtol(which, NULL, 10);
     bool opened = !status.code;
     for (int i = 0; i < NUM_CASES && opened; i++) {
-        bool fits = cases[i].world_size == env->world_size && !needs_own_ranks(&cases[i]);
+        bool fits = cases[i].world_size == env->world_size && !needs_own_ranks(&cases[i]) &&
+                    is_of(&cases[i], backend);
         if (!(all ? fits : i == one)) continue;
-        gs_status known = failure_case_run(&self, env, &shm, &cases[i], i);
+        gs_status known = failure_case_run(&self, env, backend, &cases[i], i);
         if (known.code && env->rank == env->world_size - 1) fprintf(stderr, "%s\n", known.message);
         if (known.code) status = known;  // and what the others say
     }
     comm_rank_close(&self);
-    return status;
+    return gs_status_prefix(status, "%s", backend->name);
 }
 
 static const gs_rank_body bodies[] = {{"cases", run_cases}, {0}};
@@ -115,25 +139,45 @@ static int run_ranks(const char *arg, int world_size, const failure_case *how) {
     return num_wrong;
 }
 
+static void expect_that_everybody_knows_why(const failure_backend *backend) {
+    static const int worlds[] = {2, 3, 5};
+    char arg[24];
+    int num_wrong = 0;
+    snprintf(arg, sizeof arg, "%s world", backend->name);
+    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++)
+        num_wrong += run_ranks(arg, worlds[i], NULL);
+    assert_int_equal(num_wrong, 0);
+}
+
+static void expect_that_survivors_know_who_died(const failure_backend *backend) {
+    int num_wrong = 0;
+    for (int i = 0; i < NUM_CASES; i++) {
+        char arg[24];
+        snprintf(arg, sizeof arg, "%s %d", backend->name, i);
+        if (needs_own_ranks(&cases[i]) && is_of(&cases[i], backend))
+            num_wrong += run_ranks(arg, cases[i].world_size, &cases[i]);
+    }
+    assert_int_equal(num_wrong, 0);
+}
+
 static void everybody_knows_why_a_collective_did_not_end(void **state) {
     (void)state;
-    static const int worlds[] = {2, 3, 5};
-    int num_wrong = 0;
-    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++)
-        num_wrong += run_ranks("world", worlds[i], NULL);
-    assert_int_equal(num_wrong, 0);
+    expect_that_everybody_knows_why(&backends[0]);
 }
 
 static void the_survivors_know_who_died(void **state) {
     (void)state;
-    int num_wrong = 0;
-    for (int i = 0; i < NUM_CASES; i++) {
-        char number[16];
-        snprintf(number, sizeof number, "%d", i);
-        if (needs_own_ranks(&cases[i]))
-            num_wrong += run_ranks(number, cases[i].world_size, &cases[i]);
-    }
-    assert_int_equal(num_wrong, 0);
+    expect_that_survivors_know_who_died(&backends[0]);
+}
+
+static void everybody_knows_why_between_hosts(void **state) {
+    (void)state;
+    expect_that_everybody_knows_why(&backends[1]);
+}
+
+static void the_survivors_on_other_hosts_know_who_died(void **state) {
+    (void)state;
+    expect_that_survivors_know_who_died(&backends[1]);
 }
 
 // One rank: what it is told, and nothing before.
@@ -187,6 +231,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_knows_why_a_collective_did_not_end),
         cmocka_unit_test(the_survivors_know_who_died),
+        cmocka_unit_test(everybody_knows_why_between_hosts),
+        cmocka_unit_test(the_survivors_on_other_hosts_know_who_died),
         cmocka_unit_test(a_rank_alone_knows_who_told_it),
         cmocka_unit_test(an_error_is_matched_with_a_failure_by_its_code),
     };

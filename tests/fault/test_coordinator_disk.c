@@ -67,7 +67,7 @@ static void wait_until_ready(gs_stage *stage, bool wanted) {
 // As a list of their sequences.
 static gs_json *list_events(gs_stage *stage) {
     gs_json *reply = NULL, *sequences = gs_json_new_array();
-    assert_ok(gs_stage_ask(stage, &reply, GS_LIST_EVENTS, "{\"limit\":1000}"));
+    assert_ok(gs_stage_ask(stage, &reply, GS_LIST_EVENTS, "{\"limit\":500}"));
     const gs_json *items = gs_json_get(reply, "items");
     for (size_t i = 0; i < gs_json_count(items); i++)
         gs_json_push(sequences, gs_json_new_int(gs_json_int_or(gs_json_at(items, i), "sequence", 0)));

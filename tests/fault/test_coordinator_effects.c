@@ -19,7 +19,9 @@
 #include "tests/support/coordinator_stage.h"
 
 #define TARGET 240
+#define FAR_TARGET 1000000
 #define STEP_MS 5
+#define NUM_KINDS 3
 #define TRAINS_FROM 60  // steps: what it needs to go on is on the disk by then
 #define MOST_UNREACHED 3  // in a row: a life has no more effects
 
@@ -75,13 +77,13 @@ static gs_json *ask(stage *it, gs_method method, const char *text) {
 }
 
 // Asked again with its key where no answer came.
-static void submit(stage *it, char id[32]) {
+static void submit(stage *it, char id[32], int target) {
     char text[500];
     snprintf(text, sizeof text,
              "{\"spec\":{\"name\":\"r%d\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,"
              "\"join_window_seconds\":0},\"steps\":{\"target\":%d}%s},\"dry_run\":false,"
              "\"idempotency_key\":\"k%d\"}",
-             it->rounds, TARGET, it->worker ? ",\"debug\":{\"step_delay_ms\":20}" : "", it->rounds);
+             it->rounds, target, it->worker ? ",\"debug\":{\"step_delay_ms\":20}" : "", it->rounds);
     gs_json *reply = ask(it, GS_CREATE_JOB, text);
     snprintf(id, 32, "%s", gs_json_string_or(reply, "id", ""));
     gs_json_release(reply);
@@ -135,25 +137,30 @@ static bool kill_at_the_start(stage *it, int effect) {
     int deaths = it->deaths;
     it->rounds++;
     start_armed(it, effect);
-    submit(it, id);
+    submit(it, id, TARGET);
     gs_json_release(wait_for_end(it, id));
     bool reached = it->deaths > deaths;
     forget(it, id);
     return reached;
 }
 
-// From its training to its end: the ranks go on in their generation, no step is taken twice, and who has left has left.
-static bool kill_in_training(stage *it, int effect) {
-    char id[32];
-    it->rounds++;
+static gs_json *begin_training(stage *it, char id[32], int target) {
     gs_coordinator_process_kill(&it->stage->process);
-    submit(it, id);
+    submit(it, id, target);
     gs_json *job = NULL;
     do {
         gs_json_release(job);
         job = look_at(it, id);
         gs_sleep_ns(2 * GS_NS_PER_MS);
     } while (step_of(job) < TRAINS_FROM);
+    return job;
+}
+
+// From its training to its end: the ranks go on in their generation, no step is taken twice, and who has left has left.
+static bool kill_in_training(stage *it, int effect) {
+    char id[32];
+    it->rounds++;
+    gs_json *job = begin_training(it, id, TARGET);
     int64_t generation = gs_json_int_or(job, "generation", -1);
     gs_json_release(job);
     int deaths = it->deaths;
@@ -164,6 +171,33 @@ static bool kill_in_training(stage *it, int effect) {
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
     assert_int_equal(gs_json_int_or(job, "lost_steps", -1), 0);
     gs_json_release(job);
+    forget(it, id);
+    return reached;
+}
+
+// A stop that was answered is one, and an end that was told does not change.
+static bool kill_at_a_stop(stage *it, int effect) {
+    char id[32], text[64], told[20];
+    it->rounds++;
+    gs_json_release(begin_training(it, id, FAR_TARGET));
+    int deaths = it->deaths;
+    start_armed(it, effect);
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    gs_json *reply = ask(it, GS_STOP_JOB, text);
+    snprintf(told, sizeof told, "%s", gs_json_string_or(reply, "state", ""));
+    gs_json_release(reply);
+    if (strcmp(told, "cancelled") != 0) assert_string_equal(told, "stopping");
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    for (bool has_ended = false; !has_ended;) {
+        gs_json *job = look_at(it, id);
+        const char *state = gs_json_string_or(job, "state", "");
+        has_ended = !strcmp(state, "cancelled");
+        bool may_be = has_ended || (strcmp(told, "cancelled") != 0 && !strcmp(state, "stopping"));
+        if (!may_be || gs_deadline_passed(deadline)) fail_msg("stopped, told \"%s\", and it is %s", told, state);
+        if (has_ended) snprintf(told, sizeof told, "cancelled");
+        gs_json_release(job);
+    }
+    bool reached = it->deaths > deaths;
     forget(it, id);
     return reached;
 }
@@ -191,13 +225,13 @@ static const bool has_failpoints = false;
 static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
     if (!has_failpoints) skip();
     stage it = {.stage = *state};
-    int wanted = number_from("GRADSYNC_KILLS", 10), unreached[2] = {0}, effect[2] = {0}, passes = 0;
+    int wanted = number_from("GRADSYNC_KILLS", 10), unreached[NUM_KINDS] = {0}, effect[NUM_KINDS] = {0}, passes = 0;
     // A few of many: spread over the effects of a life, and other ones each time.
     int stride = wanted < 40 ? 1 + (int)(getpid() % 7) : 1;
-    bool (*const rounds[2])(stage *, int) = {kill_at_the_start, kill_in_training};
+    bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training, kill_at_a_stop};
     start_workers(&it);
     while (it.deaths < wanted) {
-        for (int kind = 0; kind < 2 && it.deaths < wanted; kind++) {
+        for (int kind = 0; kind < NUM_KINDS && it.deaths < wanted; kind++) {
             effect[kind] += stride;
             unreached[kind] = rounds[kind](&it, effect[kind]) ? 0 : unreached[kind] + 1;
             if (unreached[kind] < MOST_UNREACHED) continue;
@@ -206,8 +240,8 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
             unreached[kind] = 0;
         }
     }
-    print_message("%d deaths in %d jobs, effects up to %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
-                  effect[1], stride);
+    print_message("%d deaths in %d jobs, effects up to %d, %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
+                  effect[1], effect[2], stride);
     if (it.worker > 0) {
         kill(it.worker, SIGTERM);
         waitpid(it.worker, NULL, 0);

@@ -81,10 +81,16 @@ static gs_status sweep_both(comm_rank *self, size_t half_bytes) {
     return status;
 }
 
+// "": shared memory, moved in the owner's calls; "helper": by a thread; "net": between hosts.
+static gs_comm_options options_of(const gs_rank_env *env) {
+    return (gs_comm_options){
+        .backend = strcmp(env->arg, "net") == 0 ? "net" : NULL,
+        .helper = strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF};
+}
+
 static gs_status sweep(const gs_rank_env *env) {
     comm_rank self;
-    gs_comm_options options = {.helper =
-                                   strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF};
+    gs_comm_options options = options_of(env);
     size_t half_bytes = (MOST_COUNT * 4 * (size_t)env->world_size + 4095) / 4096 * 4096;
     gs_status status = comm_rank_open(&self, env, 2 * half_bytes, &options);
     if (!status.code) status = sweep_both(&self, half_bytes);
@@ -133,8 +139,7 @@ static gs_status run_random(const gs_rank_env *env) {
     static comm_trial trials[NUM_RANDOM];
     static unsigned char *memory[NUM_RANDOM];
     comm_rank self;
-    gs_comm_options options = {.helper =
-                                   strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF};
+    gs_comm_options options = options_of(env);
     gs_status status = comm_rank_open(&self, env, (size_t)160 << 20, &options);
     if (!status.code) status = post_random(&self, trials, memory);
     for (int i = 0; i < NUM_RANDOM && !status.code; i++)
@@ -183,7 +188,8 @@ static gs_status check_rank_order(comm_rank *self, float *data, size_t count) {
 static gs_status sum_in_rank_order(const gs_rank_env *env) {
     static float outside[200000];
     comm_rank self;
-    gs_status status = comm_rank_open(&self, env, sizeof outside, NULL);
+    gs_comm_options options = options_of(env);
+    gs_status status = comm_rank_open(&self, env, sizeof outside, &options);
     float *inside = status.code ? NULL : gs_arena_data(self.arena);
     if (!status.code) status = check_rank_order(&self, inside, 200);
     if (!status.code) status = check_rank_order(&self, inside, 200000);
@@ -273,7 +279,8 @@ static gs_status check_wires(comm_rank *self, char *memory, size_t half_bytes) {
 static gs_status round_on_the_wire(const gs_rank_env *env) {
     static double outside[2 * 70016];
     comm_rank self;
-    gs_status status = comm_rank_open(&self, env, sizeof outside, NULL);
+    gs_comm_options options = options_of(env);
+    gs_status status = comm_rank_open(&self, env, sizeof outside, &options);
     if (!status.code) status = check_wires(&self, gs_arena_data(self.arena), sizeof outside / 2);
     if (!status.code) status = check_wires(&self, (char *)outside, sizeof outside / 2);
     comm_rank_close(&self);
@@ -342,7 +349,8 @@ static gs_status sum_along_tree(const gs_rank_env *env) {
     static tree_values values;
     static float outside[(NUM_SHARDS + 1) * SHARD_COUNT];
     comm_rank self;
-    gs_status status = comm_rank_open(&self, env, sizeof outside, NULL);
+    gs_comm_options options = options_of(env);
+    gs_status status = comm_rank_open(&self, env, sizeof outside, &options);
     float *inside = status.code ? NULL : gs_arena_data(self.arena);
     size_t count = env->world_size <= 4 ? SHARD_COUNT : SHARD_COUNT / 3;
     fill_tree_values(&values, count);
@@ -444,6 +452,21 @@ static void tree_sums_have_the_same_bits_for_every_world_size(void **state) {
     for (int world_size = 1; world_size <= 8; world_size++) expect_ok("tree", world_size, "");
 }
 
+static void collectives_between_hosts_are_exact(void **state) {
+    (void)state;
+    expect_ok("sweep", 2, "net");
+    expect_ok("sweep", 5, "net");
+    expect_ok("random", 3, "net");
+}
+
+static void sums_between_hosts_have_the_bits_of_one_host(void **state) {
+    (void)state;
+    expect_ok("rank order", 3, "net");
+    expect_ok("wire", 3, "net");
+    expect_ok("tree", 2, "net");
+    expect_ok("tree", 5, "net");
+}
+
 static void another_thread_moves_only_where_a_core_is_left_for_it(void **state) {
     (void)state;
     expect_ok("choose helper", 2, "one");
@@ -461,6 +484,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sums_run_in_rank_order_to_the_bit),
         cmocka_unit_test(a_wire_dtype_rounds_at_two_places_to_the_bit),
         cmocka_unit_test(tree_sums_have_the_same_bits_for_every_world_size),
+        cmocka_unit_test(collectives_between_hosts_are_exact),
+        cmocka_unit_test(sums_between_hosts_have_the_bits_of_one_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

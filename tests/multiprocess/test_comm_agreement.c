@@ -353,7 +353,7 @@ static void a_backend_that_does_not_fit_is_refused(void **state) {
     gs_status statuses[2];
     run_ranks(statuses, "backend", 2, "smoke-signals");
     for (int rank = 0; rank < 2; rank++)
-        expect(&statuses[rank], GS_INVALID_ARGUMENT, "none of auto, self, shm");
+        expect(&statuses[rank], GS_INVALID_ARGUMENT, "none of auto, self, shm, net");
     run_ranks(statuses, "backend", 2, "self");
     for (int rank = 0; rank < 2; rank++)
         expect(&statuses[rank], GS_UNAVAILABLE, "serves one rank, not 2");

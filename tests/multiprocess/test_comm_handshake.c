@@ -106,13 +106,13 @@ static gs_status exchange_as_intruder(void *ctx, const char *tag, const int *ran
     memcpy(changed, mine, bytes);
     if (does(self, tag)) raise(SIGKILL);
     if (does(self, "other library") && strcmp(tag, "world/1") == 0) forge_abi(changed, bytes);
-    if (does(self, "other host") && at_introduction) said[sizeof(gs_shm_layout)] ^= 1;
+    if ((does(self, "other host") || does(self, "apart")) && at_introduction) said[sizeof(gs_shm_layout)] ^= 1;
     if (at_introduction) forge_layout(self, said);
     if (strncmp(self->deed, "layout", 6) == 0 && at_host)
         return gs_error(GS_INTERNAL, "goes on with a layout that differs");
     GS_TRY(gs_rank_exchange(self->env->exchange, tag, ranks, num_ranks, changed, bytes, all,
                             deadline));
-    if (!at_host) return gs_ok();
+    if (!at_host || strcmp(self->deed, "apart") == 0) return gs_ok();
     char *door = memmem(all, bytes, DOOR_PREFIX, strlen(DOOR_PREFIX));
     if (!door) return gs_error(GS_INTERNAL, "rank 0 has no door");
     if (does(self, "strangers")) send_strangers(door);
@@ -133,10 +133,18 @@ static gs_status intrude(const gs_rank_env *env) {
     intruder self = {.env = env, .deed = env->arg};
     GS_TRY(change_surroundings(&self));
     comm_rank rank;
-    gs_comm_options options = {.exchange = exchange_as_intruder, .exchange_ctx = &self};
+    // "apart": left to themselves, with one that shares no memory with the others.
+    bool is_auto = strcmp(self.deed, "apart") == 0;
+    gs_comm_options options = {.backend = is_auto ? "auto" : "shm",
+                               .exchange = exchange_as_intruder,
+                               .exchange_ctx = &self};
     gs_status status = comm_rank_open(&rank, env, env->rank == 2 ? 8192 : 4096, &options);
     gs_collective barrier = {.kind = GS_BARRIER, .bucket = -1};
     if (!status.code) status = gs_comm_run(rank.comm, &barrier, gs_deadline_in_seconds(20));
+    if (!status.code && is_auto &&
+        !strstr(gs_comm_backend_reason(rank.comm), "; not shm: rank 1 runs on another host"))
+        status = gs_error(GS_INTERNAL, "it is %s: %s", gs_comm_backend_name(rank.comm),
+                          gs_comm_backend_reason(rank.comm));
     comm_rank_close(&rank);
     // A sanitizer looks at its own process when it ends: as whom it began.
     if (does(&self, "other user") && seteuid(getuid()))
@@ -225,6 +233,16 @@ static void a_forged_hello_is_refused_by_all(void **state) {
     expect_refusal("wrong nonce", "rank 0: had to turn rank 1 away: it wants another communicator");
 }
 
+static void ranks_that_share_no_memory_take_the_network_and_say_why(void **state) {
+    (void)state;
+    gs_status statuses[WORLD];
+    run_deed(statuses, "apart");
+    for (int rank = 0; rank < WORLD; rank++) {
+        if (statuses[rank].code) print_error("rank %d: %s\n", rank, statuses[rank].message);
+        assert_int_equal(statuses[rank].code, GS_OK);
+    }
+}
+
 static void strangers_at_the_door_disturb_nobody(void **state) {
     (void)state;
     gs_status statuses[WORLD];
@@ -261,6 +279,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_unreachable_socket_is_refused_by_all),
         cmocka_unit_test(another_user_is_refused_by_all),
         cmocka_unit_test(a_forged_hello_is_refused_by_all),
+        cmocka_unit_test(ranks_that_share_no_memory_take_the_network_and_say_why),
         cmocka_unit_test(strangers_at_the_door_disturb_nobody),
         cmocka_unit_test(a_rank_that_dies_at_any_stage_ends_the_handshake_for_all),
     };

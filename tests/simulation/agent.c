@@ -4,19 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/simulation/fences.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/people.h"
 #include "tests/simulation/trainer.h"
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
+#define ALONE_NS SECONDS
 #define GRACE_NS (30 * SECONDS)  // of trainers, when it is told to leave
 
 static sim_agent *of(sim_peer *peer) { return (sim_agent *)(void *)peer; }
 
-static gs_running_trainer running_of(const sim_trainer *trainer, int slot) {
+static gs_running_trainer running_of(const sim_world *world, const sim_trainer *trainer, int slot) {
     return (gs_running_trainer){.slot = slot, .pid = 1, .incarnation = trainer->peer.incarnation, .job = trainer->peer.job,
                                 .cluster = trainer->cluster, .rank = trainer->rank, .world_size = trainer->world_size,
-                                .generation = trainer->generation, .step = trainer->applied_step};
+                                .generation = trainer->generation, .step = trainer->applied_step,
+                                .membership = world->is_of_before ? GS_MEMBERSHIP_UNTOLD : trainer_membership(trainer)};
 }
 
 static void say_hello(sim_world *world, sim_peer *peer) {
@@ -24,11 +27,13 @@ static void say_hello(sim_world *world, sim_peer *peer) {
     gs_engine_event event = peer_event(peer, GS_ON_AGENT_HELLO, -1);
     gs_agent_hello *hello = &event.agent_hello;
     *hello = (gs_agent_hello){.worker = agent->name, .host = agent->name, .boot_id = "boot", .build = "", .data_root = "",
-                              .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving};
+                              .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving,
+                              .takes_cadence = !world->is_of_before};
+    hello->looks_out = true;
     hello->devices.per_slot = 1;
     hello->running = calloc(MAX_SLOTS, sizeof *hello->running);
     for (int i = 0; i < agent->num_slots; i++) {
-        if (agent->slots[i]) hello->running[hello->num_running++] = running_of(agent->slots[i], i);
+        if (agent->slots[i]) hello->running[hello->num_running++] = running_of(world, agent->slots[i], i);
     }
     peer_open_stream(world, peer, &event);
     for (sim_exit *exit = agent->exits; exit; exit = exit->next) exit->request = 0;
@@ -72,7 +77,8 @@ static void describe(sim_world *world, sim_agent *agent, const sim_trainer *trai
     const sim_wish *wish = people_wish_of(world, trainer->peer.job);
     if (!wish) return;
     gs_engine_event event = peer_event(&agent->peer, GS_ON_DESCRIBED, -1);
-    event.described = (gs_described_trainer){.running = running_of(trainer, slot), .launch_token = trainer->launch_token,
+    event.described = (gs_described_trainer){.running = running_of(world, trainer, slot), .launch_token = trainer->launch_token,
+                                             .last_generation = trainer->last_generation,
                                              .device = "cpu", .checkpoints_dir = "", .spec = malloc(sizeof *wish->spec)};
     *event.described.spec = *wish->spec;
     snprintf(event.described.spec_digest, sizeof event.described.spec_digest, "%s", wish->fingerprint);
@@ -117,10 +123,29 @@ static bool is_done(const sim_agent *agent) {
     return !agent->exits;
 }
 
+// Nobody is heard: signs of life are left where checkpoints lie, and who finds that others have taken its place there ends.
+static void look_out(sim_world *world, sim_agent *agent) {
+    if (agent->is_dead || peer_hears(world, &agent->peer)) {
+        agent->alone_since_ns = 0;
+        return;
+    }
+    if (!agent->alone_since_ns) agent->alone_since_ns = world->now_ns;
+    if (world->now_ns - agent->alone_since_ns < ALONE_NS || !peer_moves(world, &agent->peer)) return;
+    for (int i = 0; i < agent->num_slots; i++) {
+        sim_trainer *trainer = agent->slots[i];
+        if (!trainer) continue;
+        fences_sign(world, trainer->peer.job, trainer->generation);
+        if (!fences_are_above(world, trainer->peer.job, trainer->launch_cluster, trainer->generation)) continue;
+        world_tell(world, "%s: others have taken the place of trainer %d", agent->name, trainer->number);
+        trainer_kill(world, trainer, 9);
+    }
+}
+
 static void beat(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_agent *agent = world->agents[index];
     if (agent->is_leaving && !agent->is_dead && is_done(agent)) agent_kill(world, agent, agent->away_ns);
+    look_out(world, agent);
     if (peer_hears(world, &agent->peer) && peer_moves(world, &agent->peer)) {
         gs_engine_event event = peer_event(&agent->peer, GS_ON_AGENT_HEARTBEAT, -1);
         event.agent_heartbeat.is_leaving = agent->is_leaving;

@@ -20,6 +20,7 @@ struct sim_agent {
     sim_trainer *slots[MAX_SLOTS];  // NULL: free
     sim_exit *exits;
     bool is_dead, is_leaving, is_lost;
+    int64_t alone_since_ns;  // 0: it hears a coordinator
     int64_t away_ns;  // when it leaves: until it is started again
 };
 

@@ -16,6 +16,7 @@
 #define MAX_TURNS 8      // behind one event: more go in circles
 #define EXCHANGE_TICKS 300
 #define STREAM_TICKS 20
+#define BYE_TICKS 60
 #define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
 coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
@@ -73,6 +74,7 @@ static gs_timing sim_timing(void) {
     timing.save_ns = 30 * SECONDS;
     timing.drain_ns = 10 * SECONDS;
     timing.orphan_ns = ORPHAN_NS;
+    timing.series_keep_ns = 4 * SECONDS;
     return timing;
 }
 
@@ -112,7 +114,9 @@ static void perform_answer(sim_world *world, const gs_effect *effect, bool ends_
         answer.apply = effect->reply.apply;
         answer.save = effect->reply.save;
         answer.job = effect->job ? effect->job->id : 0;
+        answer.is_forgotten = call->kind == GS_ON_CREATE_JOB && effect->reply.code && !strcmp(effect->reply.code, "wrong_state");
         answer.state = effect->job ? effect->job->state : GS_JOB_QUEUED;
+        if (call->kind == GS_ON_CREATE_JOB && effect->job && !answer.status.code) promises_check_accepted(world, effect->job);
         if (call->kind == GS_ON_STOP_JOB && effect->job && !answer.status.code) promises_check_told(world, effect->job);
         if (effect->reply.kind == GS_REPLY_SETTLE && !answer.status.code)
             sets_answer_settle(world, trainer_find(world, call->caller.id), effect);
@@ -154,6 +158,7 @@ static void fill_agent_item(const sim_world *world, sim_item *item, const gs_eff
     item->job = effect->job->id;
     item->incarnation = effect->member->incarnation;
     item->launch_token = effect->member->launch_token;
+    item->last_generation = coordinator_state(world)->generations.next - 1;
     item->target = effect->job->spec.steps.target;
     item->save_every = effect->job->spec.checkpoint.every_steps;
     if (!message->resume) return;
@@ -360,11 +365,16 @@ static bool is_held(const sim_world *world, const open_call *call) {
     return member && member->stream.call == call->number;
 }
 
+static int most_ticks(const open_call *call) {
+    if (call->is_stream) return STREAM_TICKS;
+    return call->kind == GS_ON_BYE ? BYE_TICKS : MOST_TICKS;
+}
+
 // Each request is answered within a bound, and a stream ends with whom it is for.
 static void check_calls(sim_world *world) {
     for (open_call *call = world->coordinator->calls; call; call = call->next) {
         call->ticks = call->is_stream && is_held(world, call) ? 0 : call->ticks + 1;
-        if (call->ticks > (call->is_stream ? STREAM_TICKS : MOST_TICKS))
+        if (call->ticks > most_ticks(call))
             oracle_fail(world, call->is_stream ? "the stream of a %s is nobody's and is open for %d ticks" : "a %s is not answered within %d ticks",
                         gs_engine_event_name(call->kind), call->ticks - 1);
     }
@@ -379,7 +389,8 @@ static void tick(sim_world *world, uint64_t life, void *what) {
         world_after(world, coordinator->suspended_until_ns - world->now_ns, tick, life, NULL);
         return;
     }
-    // What has come while it stood still.
+    // What has come while it stood still: heard before it looks at the time, or behind that.
+    if (coordinator->held && dice_chance(&world->dice, 0.5)) step_kind(world, GS_ON_TICK);
     while (coordinator->held && coordinator->engine && coordinator->life == life) {
         held_event *held = coordinator->held;
         coordinator->held = held->next;

@@ -23,6 +23,7 @@ typedef struct sim_answer {
     bool apply, save;    // of a Settle
     uint64_t job;        // of a job shown
     gs_job_state state;  // of that job
+    bool is_forgotten;   // it was made by this request, has ended and is forgotten
 } sim_answer;
 
 typedef struct sim_item {
@@ -30,7 +31,7 @@ typedef struct sim_item {
     gs_member_order member_order;
     gs_agent_order agent_order;
     uint64_t job, incarnation, launch_token;
-    uint32_t generation;
+    uint32_t generation, last_generation;
     int64_t begun_ns;  // its run
     int rank, world_size, slot;
     char cluster[GS_CLUSTER_NAME_LEN];  // whose coordinator it is

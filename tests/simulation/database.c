@@ -90,6 +90,11 @@ static bool has_state(const state_list *list, const row_state *state) {
     return false;
 }
 
+// A disk that lies may show any of it yet.
+static void keep_last(sim_database *database) {
+    while (database->with_last.count > 0) add_state(&database->older, database->with_last.items[--database->with_last.count]);
+}
+
 static void forget_last(sim_database *database) {
     clear_list(&database->with_last);
     database->is_unclear = false;
@@ -116,7 +121,7 @@ void database_fill(sim_world *world, row_write *write, const gs_effect *effect, 
     case GS_DO_RESERVE_GENERATIONS: work = gs_row_work_reserve_generations(effect->generation_end); break;
     case GS_DO_WRITE_CHECKPOINT: work = gs_row_work_put_checkpoint(effect->job_id, effect->checkpoint); break;
     case GS_DO_DELETE_CHECKPOINT: work = gs_row_work_delete_checkpoint(effect->job_id, effect->text); break;
-    case GS_DO_PRUNE_KEYS: work = gs_row_work_prune_keys(state->wall_ms); break;
+    case GS_DO_PRUNE_KEYS: work = gs_row_work_prune_keys(); break;
     default: break;
     }
     write->product = work ? &work->base : NULL;
@@ -129,6 +134,11 @@ static void set_trouble(const sim_world *world, sim_database *database, const ro
                                                    .sync_fails = trouble->all_fail,
                                                    .room = trouble->room,
                                                    .lies = trouble->lies};
+}
+
+// One that has nothing to change writes no page: what failed before it may still be found.
+static bool has_written(const row_state *before, const row_state *now) {
+    return before->generation_end != now->generation_end || !row_state_equals(before, now);
 }
 
 static row_state *with_all(const row_state *before, row_write **writes, size_t num_writes) {
@@ -153,10 +163,11 @@ void database_commit(sim_world *world, sim_database *database, row_state *now, c
         num_failed += writes[i]->status.code != 0;
         if (!writes[i]->status.code) row_state_apply(now, writes[i]);
     }
-    if (num_failed < num_writes) {
+    if (has_written(before, now)) {
+        if (trouble->lies) keep_last(database);
         forget_last(database);
         if (!trouble->lies) clear_list(&database->older);
-    } else {
+    } else if (num_failed == num_writes) {
         add_state(&database->with_last, with_all(before, writes, num_writes));
         bool each_may_fail = database->ages > 0 || trouble->one_fails > 0 || trouble->reads_fail > 0 || trouble->room >= 0;
         database->is_unclear |= num_writes > 1 && each_may_fail;
@@ -186,7 +197,7 @@ static void read_checkpoint(void *ctx, const gs_store_row *row) {
 }
 
 static void read_key(void *ctx, const gs_store_row *row) {
-    row_state_put(ctx, ROWS_OF_KEYS, row->job, row->key, row->body)->expires_ms = row->expires_ms;
+    row_state_put(ctx, ROWS_OF_KEYS, row->job, row->key, row->body);
 }
 
 static void read_tombstone(void *ctx, const gs_store_row *row) {
@@ -228,7 +239,7 @@ static void judge_start(sim_world *world, sim_database *database, const row_stat
 }
 
 static void adopt_key(void *ctx, const gs_store_row *row) {
-    gs_engine_adopt_key(ctx, row->key, row->body, row->job, row->expires_ms);
+    gs_engine_adopt_key(ctx, row->key, row->body, row->job, INT64_MAX);  // no history is as long as a key lives
 }
 
 static void adopt_life(void *ctx, const gs_store_row *row) { gs_engine_adopt_life(ctx, row->id, row->job); }
@@ -255,6 +266,7 @@ static gs_status load(sim_world *world, gs_engine *engine, gs_job_store *store) 
 static gs_engine *make_engine(sim_world *world, gs_job_store *store, const gs_store_start *start, const gs_timing *timing) {
     gs_engine *engine = NULL;
     gs_engine_options options = {.timing = timing,
+                                 .retention = *rows_retention(world),
                                  .checkpoints_dir = "/checkpoints",
                                  .cluster = start->cluster,
                                  .epoch = start->coordinator_epoch,
@@ -305,8 +317,8 @@ gs_engine *database_wake_engine(sim_world *world, sim_database *database, row_st
     }
     database_counted.starts++;
     found->generation_end = start.first_generation + GS_GENERATION_BLOCK;
-    if (database->has_lost) rows_excuse_lost(world, now, found);
     row_state_replace(now, found);
+    if (database->has_lost) rows_are_others(world);
     forget_last(database);
     if (trouble->lies) add_state(&database->older, row_state_copy(now));
     else clear_list(&database->older);

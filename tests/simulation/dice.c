@@ -9,6 +9,14 @@ uint64_t dice_roll(sim_dice *dice) {  // splitmix64
     return z ^ (z >> 31);
 }
 
+// Streams are one sequence, entered at places far apart: with the seed itself as the place, seed s + 1 would be seed s one roll later,
+// and many of the two would live the same history.
+sim_dice dice_of_seed(uint64_t seed) {
+    sim_dice dice = {seed};
+    dice.state = dice_roll(&dice);
+    return dice;
+}
+
 int64_t dice_between(sim_dice *dice, int64_t least, int64_t most) {
     return least + (int64_t)(dice_roll(dice) % (uint64_t)(most - least + 1));
 }

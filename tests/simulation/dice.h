@@ -9,6 +9,7 @@ typedef struct sim_dice {
     uint64_t state;
 } sim_dice;
 
+sim_dice dice_of_seed(uint64_t seed);  // dice of neighbouring seeds have nothing in common
 uint64_t dice_roll(sim_dice *dice);                              // 64 bits
 int64_t dice_between(sim_dice *dice, int64_t least, int64_t most);  // both may come
 bool dice_chance(sim_dice *dice, double probability);

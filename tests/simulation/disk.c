@@ -6,6 +6,7 @@
 
 #include "coordinator/store/transaction.h"
 #include "tests/simulation/coordinator.h"
+#include "tests/simulation/fences.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/rows.h"
@@ -21,6 +22,8 @@ typedef struct disk_work {
     uint64_t life, ticket;
     row_write row;       // also names job and directory of looks at files
     bool all_reported;
+    gs_life_look look;
+    char cluster[GS_CLUSTER_NAME_LEN];  // that looks for it
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned; of the job's checkpoints, as it was asked
     size_t num_known;
     gs_status status;
@@ -82,6 +85,7 @@ void disk_destroy(sim_world *world) {
     drop(&world->disk->done);
     rows_destroy(world);
     files_destroy(world);
+    fences_destroy(world);
     free(world->disk);
 }
 
@@ -122,6 +126,7 @@ static void look_at_files(sim_world *world, disk_work *work) {
     case GS_DO_LOOK_AT_PARTS: work->status = read_checkpoint(world, work); break;
     default:
         if (read_fails(world)) work->status = gs_error(GS_UNAVAILABLE, "Input/output error");
+        else if (work->kind == GS_DO_LOOK_FOR_LIFE) fences_look(world, work->row.job, work->cluster, &work->look);
         break;
     }
 }
@@ -157,6 +162,7 @@ static const gs_engine_event_kind answers[GS_NUM_EFFECTS] = {
     [GS_DO_DELETE_CHECKPOINT] = GS_ON_STORED, [GS_DO_VERIFY] = GS_ON_VERIFIED,
     [GS_DO_LOOK_AT_PARTS] = GS_ON_PARTS_LOOKED, [GS_DO_FIND_DIRECTORIES] = GS_ON_DIRECTORIES_FOUND,
     [GS_DO_CHECK_CHECKPOINTS] = GS_ON_CHECKPOINTS_CHECKED, [GS_DO_REMOVE_CHECKPOINT] = GS_ON_FILES_REMOVED,
+    [GS_DO_LOOK_FOR_LIFE] = GS_ON_LIFE_LOOKED,
 };
 
 static const gs_stored_kind stored_kinds[GS_NUM_EFFECTS] = {
@@ -209,6 +215,7 @@ static void answer(sim_world *world, const disk_work *work) {
                                  .directory = work->row.directory,
                                  .generation_end = work->row.generation_end,
                                  .all_reported = work->all_reported,
+                                 .life = work->look,
                                  .names = names,
                                  .num_names = collect(world, work, names)};
     const saved_file *file = files_find(world, work->row.job, work->row.directory);
@@ -295,13 +302,18 @@ static void note_known(disk_work *work, const gs_job *job, bool only_startable) 
 }
 
 void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, const gs_state *state) {
-    if (!is_asked(effect->kind)) return;
+    if (!is_asked(effect->kind) || effect->kind == GS_DO_SWEEP) return;
     disk_work *work = calloc(1, sizeof *work);
     work->kind = effect->kind;
     work->life = life;
     work->ticket = effect->ticket;
     row_write_fill(world, &work->row, effect, state);
     if (effect->kind == GS_DO_LOOK_AT_PARTS) work->all_reported = effect->all_reported;
+    if (effect->kind == GS_DO_LOOK_FOR_LIFE) {
+        work->look = effect->life;
+        snprintf(work->cluster, sizeof work->cluster, "%s",
+                 gs_job_cluster_of(effect->job, &state->cluster, effect->life.generation));
+    }
     bool finds = effect->kind == GS_DO_FIND_DIRECTORIES;
     if (finds || effect->kind == GS_DO_CHECK_CHECKPOINTS) note_known(work, effect->job, !finds);
     disk_lane *lane = &world->disk->lanes[lane_of(work->kind)];

@@ -1,7 +1,9 @@
 #include "tests/simulation/faults.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "tests/simulation/coordinator.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
@@ -40,6 +42,7 @@ static void cut(sim_world *world, sim_agent *agent, int64_t ns) {
                ways == 1 ? "to the coordinator" : ways == 2 ? "from it" : "both ways", (double)ns / 1e9);
     line_set(world, &agent->line, ways & 1, ways & 2);
     world_after(world, ns, mend_line, (uint64_t)agent->index, NULL);
+    if (dice_chance(&world->dice, 0.1)) people_release_soon(world);
 }
 
 static int64_t cut_ns(sim_world *world) {
@@ -156,6 +159,7 @@ static void kill_in_transaction(sim_world *world) {
 
 static void suspend_coordinator(sim_world *world) {
     int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
+    if (dice_chance(&world->dice, 0.2)) ns = dice_between(&world->dice, 10, 30) * SECONDS;
     world_tell(world, "the coordinator stands still for %.1f s", (double)ns / 1e9);
     coordinator_suspend(world, ns);
 }
@@ -184,6 +188,7 @@ static void slow_disk(sim_world *world) {
     int64_t ms = dice_between(&world->dice, 100, 5000);
     world_tell(world, "the disk takes %lld ms more", (long long)ms);
     disk_slow(world, ms * MILLISECONDS);
+    if (dice_chance(&world->dice, 0.5)) people_give_up(world);
     world_after(world, dice_delay_ns(&world->dice, 8 * SECONDS), mend_disk_soon, 0, NULL);
 }
 
@@ -320,6 +325,44 @@ static void shut_worker_down(sim_world *world) {
 
 static void damage(sim_world *world) { files_damage(world); }
 
+static void lose_files(sim_world *world) {
+    const saved_file *file = files_any(world, &world->dice);
+    if (file) files_lose(world, file);
+}
+
+static bool is_recording(const sim_world *world, const saved_file *file) {
+    const gs_state *state = coordinator_state(world);
+    const gs_job *job = state ? gs_job_table_get(&state->jobs, file->job) : NULL;
+    for (size_t i = 0; job && i < job->checkpoints.count; i++) {
+        const gs_checkpoint *item = &job->checkpoints.items[i];
+        if (!strcmp(item->directory, file->directory)) return item->state == GS_CHECKPOINT_RECORDING;
+    }
+    return false;
+}
+
+static void lose_unrecorded(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    const saved_file *file = world->files;
+    while (file && !is_recording(world, file)) file = file->next;
+    if (!file) return;
+    uint64_t job = file->job;
+    files_lose(world, file);
+    for (sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
+        if (!trainer_lives(trainer) || trainer->peer.job != job) continue;
+        trainer_kill(world, trainer, 9);
+        return;
+    }
+}
+
+// While rows cannot be written, so that nobody has recorded it yet; the next start finds out.
+static void lose_what_is_recorded(sim_world *world) {
+    world_tell(world, "writes fail, and somebody clears up");
+    rows_trouble_of(world)->one_fails = 1;
+    world_after(world, dice_between(&world->dice, 1, 5) * SECONDS, lose_unrecorded, 0, NULL);
+    world_after(world, 8 * SECONDS, mend_disk_soon, 0, NULL);
+}
+
 typedef struct fault_row {
     void (*befall)(sim_world *world);
     int weight;
@@ -334,7 +377,7 @@ static const fault_row rows[] = {
     {mistake_directory, 2},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
     {repeat, 1},             {forge, 1},         {lose_host, 2},
-    {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},
+    {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},            {lose_files, 2},          {lose_what_is_recorded, 1},
 };
 
 static void befall(sim_world *world, uint64_t row, void *what) {

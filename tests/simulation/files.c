@@ -53,9 +53,23 @@ void files_remove(sim_world *world, uint64_t job, const char *directory) {
     }
 }
 
-void files_damage(sim_world *world) {
+static saved_file *any_file(const sim_world *world, sim_dice *dice) {
     saved_file *file = world->files;
-    for (int64_t skipped = dice_between(&world->dice, 0, 2); file && skipped > 0 && file->next; skipped--) file = file->next;
+    for (int64_t skipped = dice_between(dice, 0, 2); file && skipped > 0 && file->next; skipped--) file = file->next;
+    return file;
+}
+
+const saved_file *files_any(const sim_world *world, sim_dice *dice) { return any_file(world, dice); }
+
+void files_lose(sim_world *world, const saved_file *file) {
+    const saved_file lost = *file;
+    world_tell(world, "disk: checkpoint %s is removed by somebody", lost.directory);
+    promises_lost(world, lost.job, lost.directory, lost.step);
+    files_remove(world, lost.job, lost.directory);
+}
+
+void files_damage(sim_world *world) {
+    saved_file *file = any_file(world, &world->dice);
     if (!file || file->is_damaged) return;
     file->is_damaged = true;
     world_tell(world, "disk: checkpoint %s rots", file->directory);

@@ -19,6 +19,8 @@ void files_destroy(sim_world *world);
 void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation);
 const saved_file *files_find(const sim_world *world, uint64_t job, const char *directory);  // NULL: not there
 void files_remove(sim_world *world, uint64_t job, const char *directory);                   // NULL: all of the job
+void files_lose(sim_world *world, const saved_file *file);                                  // somebody has removed it
+const saved_file *files_any(const sim_world *world, sim_dice *dice);                        // one of the newest; NULL: there is none
 void files_damage(sim_world *world);                                                        // one of the newest
 // By a trainer that starts from it: false when it cannot be read. What is damaged is put aside for the others.
 bool files_read(sim_world *world, uint64_t job, const char *directory);

@@ -75,6 +75,12 @@ const sim_group *group_that_trains(const sim_world *world, uint64_t job) {
     return group;
 }
 
+// Nobody has applied it, and some do not hold all of it yet.
+static void miss_gradients(sim_world *world, const sim_group *group) {
+    for (int i = 0; i < group->num_members; i++)
+        if (dice_chance(&world->dice, 0.3)) group->members[i]->is_complete = false;
+}
+
 // All have entered the commit: all have the whole gradients. Some may not live to apply them.
 static void commit(sim_world *world, sim_group *group) {
     int64_t step = group->members[0]->applied_step + 1;
@@ -88,7 +94,10 @@ static void commit(sim_world *world, sim_group *group) {
                        (long long)step);
             world->num_faults++;
             trainer_kill(world, member, 9);
-            if (dice_chance(&world->dice, 0.5)) break;  // the others have not heard yet that all are in
+            if (dice_chance(&world->dice, 0.5)) {  // the others have not heard yet that all are in
+                if (i == 0) miss_gradients(world, group);
+                break;
+            }
             continue;
         }
         trainer_applied(world, member);

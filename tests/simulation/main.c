@@ -17,6 +17,7 @@
 #include "tests/simulation/oracle.h"
 
 #define MOST_FINDINGS 20
+#define REPEATED 20  // every such history is lived twice
 // Of a history, as most of them are.
 #define LEAST_EVENTS 300
 #define LEAST_TRAINERS 3
@@ -129,20 +130,39 @@ static bool judge_census(census *lives) {
     return events >= LEAST_EVENTS && trainers >= LEAST_TRAINERS && faults >= LEAST_FAULTS;
 }
 
-// True: something is wrong.
-static bool live(census *lives, uint64_t seed, bool tells) {
+typedef struct life {
+    long events, trainers, faults;
+    uint64_t dice;  // as they lie at its end
+    bool is_wrong;
+} life;
+
+static life live(uint64_t seed, bool tells) {
     sim_world world;
     world_create(&world, &(world_options){.seed = seed, .tells = tells, .has_faults = true});
     world_run(&world);
     const char *finding = oracle_finding(&world);
     if (finding) printf("seed %" PRIu64 ": %s\n", seed, finding);
     fflush(stdout);
-    lives->events[lives->count] = world.num_events;
-    lives->trainers[lives->count] = world.num_trainers;
-    lives->faults[lives->count++] = world.num_faults;
-    bool is_wrong = finding != NULL;
+    const life lived = {world.num_events, world.num_trainers, world.num_faults, world.dice.state, finding != NULL};
     world_destroy(&world);
-    return is_wrong;
+    return lived;
+}
+
+// False: something besides the seed decides what happens.
+static bool lives_again(uint64_t seed, const life *first) {
+    const life again = live(seed, false);
+    bool is_same = again.events == first->events && again.dice == first->dice;
+    if (!is_same) printf("seed %" PRIu64 ": lives another history the second time\n", seed);
+    return is_same;
+}
+
+// True: something is wrong.
+static bool note_life(census *lives, uint64_t seed, bool tells) {
+    const life lived = live(seed, tells);
+    lives->events[lives->count] = lived.events;
+    lives->trainers[lives->count] = lived.trainers;
+    lives->faults[lives->count++] = lived.faults;
+    return lived.is_wrong || (!tells && seed % REPEATED == 0 && !lives_again(seed, &lived));
 }
 
 int main(int argc, char **argv) {
@@ -153,7 +173,7 @@ int main(int argc, char **argv) {
     int64_t begun_ns = gs_now_ns();
     while (lives.count < settings.histories && findings < (settings.ends_at_first ? 1 : MOST_FINDINGS)) {
         if (settings.seconds > 0 && gs_seconds_since(begun_ns) > settings.seconds) break;
-        findings += live(&lives, settings.seed + (uint64_t)lives.count, settings.tells);
+        findings += note_life(&lives, settings.seed + (uint64_t)lives.count, settings.tells);
     }
     bool is_poor = false;
     if (!settings.tells) {

@@ -10,6 +10,7 @@
 #include "tests/simulation/people.h"
 #include "tests/simulation/promises.h"
 #include "tests/simulation/sets.h"
+#include "tests/simulation/standing.h"
 #include "tests/simulation/trainer.h"
 #include "tests/simulation/verdicts.h"
 
@@ -21,9 +22,11 @@ void oracle_create(sim_world *world) {
     world->oracle = calloc(1, sizeof *world->oracle);
     promises_create(world);
     sets_create(world);
+    standing_create(world);
 }
 
 void oracle_destroy(sim_world *world) {
+    standing_destroy(world);
     sets_destroy(world);
     promises_destroy(world);
     free(world->oracle);
@@ -61,11 +64,12 @@ static void check_member(sim_world *world, const gs_state *state, const gs_membe
         oracle_fail(world, "rank %d of job %s is not found by its incarnation", member->rank, member->job->id_text);
 }
 
-// Who is started there is alone in its slot.
+// Who is started there is alone in its slot. The ranks of an adopted job that is not durable yet are not this coordinator's.
 static void check_start(sim_world *world, const gs_member *member) {
     const gs_state *state = coordinator_state(world);
     for (size_t i = 0; i < state->jobs.count; i++) {
-        const gs_run *run = state->jobs.items[i]->run;
+        const gs_job *job = state->jobs.items[i];
+        const gs_run *run = gs_job_is_unrecorded(job) ? NULL : job->run;
         for (int m = 0; run && m < run->num_members; m++) {
             const gs_member *other = &run->members[m];
             bool lives = other != member && other->stage != GS_MEMBER_EXITED;
@@ -97,16 +101,19 @@ static void check_jobs(sim_world *world, const gs_state *state) {
 void oracle_see_event(sim_world *world, const gs_engine_event *event) {
     promises_see_event(world, event);
     sets_see_event(world, event);
+    standing_see_event(world, event);
 }
 
 void oracle_took(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
     sets_took(world, event, effects);
+    standing_took(world, event, effects);
 }
 
 void oracle_see_effect(sim_world *world, const gs_effect *effect) {
     promises_see_effect(world, effect);
     sets_see_effect(world, effect);
     verdicts_see_effect(world, effect);
+    standing_see_effect(world, effect);
     if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_start(world, effect->member);
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_START) check_ready(world, effect->run);
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_GO && effect->run->phase != GS_RUN_TRAINING &&
@@ -121,18 +128,25 @@ void oracle_check_state(sim_world *world) {
     check_slots(world, state);
     check_jobs(world, state);
     promises_check(world, state);
+    standing_check(world, state);
 }
 
 void oracle_begin_life(sim_world *world) {
     promises_check(world, coordinator_state(world));
     promises_begin_life(world, coordinator_state(world));
+    sets_begin_life(world, coordinator_state(world));
 }
 
-void oracle_end_life(sim_world *world) { promises_end_life(world); }
+void oracle_end_life(sim_world *world) {
+    promises_end_life(world);
+    standing_end_life(world);
+}
 
-static const sim_wish *find_unanswered(const sim_world *world) {
-    for (int i = 0; i < world->people->num_wishes; i++) {
-        if (!world->people->wishes[i].job) return &world->people->wishes[i];
+static const sim_wish *find_unanswered(const sim_world *world, const gs_state *state) {
+    bool has_room = !state->retention.keys || state->keys.count < state->retention.keys;
+    for (int i = 0; i < world->people->num_wishes && has_room; i++) {
+        const sim_wish *wish = &world->people->wishes[i];
+        if (!wish->job && !wish->is_forgotten) return wish;
     }
     return NULL;
 }
@@ -164,7 +178,7 @@ static const gs_agent *find_taken(const sim_world *world, const gs_state *state)
 
 static bool all_ended(const sim_world *world) {
     const gs_state *state = coordinator_state(world);
-    return state && !find_unanswered(world) && !find_unended(state) && !find_living(world) && !find_taken(world, state) &&
+    return state && !find_unanswered(world, state) && !find_unended(state) && !find_living(world) && !find_taken(world, state) &&
            !promises_find_unwritten(world, state);
 }
 
@@ -192,7 +206,7 @@ void oracle_judge_end(sim_world *world) {
     }
     if (find_unended(state)) tell_unended(world, find_unended(state));
     else if (find_living(world)) tell_living(world, state, find_living(world));
-    else if (find_unanswered(world)) oracle_fail(world, "%s is never answered", find_unanswered(world)->name);
+    else if (find_unanswered(world, state)) oracle_fail(world, "%s is never answered", find_unanswered(world, state)->name);
     else if (promises_find_unwritten(world, state))
         oracle_fail(world, "what has become of job %s is never written", promises_find_unwritten(world, state)->id_text);
     else if (find_taken(world, state)) oracle_fail(world, "a slot of %s stays taken", find_taken(world, state)->name);

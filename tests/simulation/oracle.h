@@ -3,6 +3,7 @@
 //     promises.h   what was answered or is durable stays true (P8)
 //     sets.h       one history of steps, nothing that is over says anything (P1, P2, P3, S3, S4)
 //     verdicts.h   what is said of ranks and jobs is so (P7)
+//     standing.h   nothing stands that the rules would have moved on
 //
 // and itself looks after slots, calls and ends (P4, S1).
 #ifndef TESTS_SIMULATION_ORACLE_H

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/simulation/agent.h"
 #include "tests/simulation/model.h"
@@ -55,6 +56,15 @@ static void stop(sim_world *world, sim_wish *wish) {
     wish->stop_request = peer_call(world, &world->people->peer, &event);
 }
 
+// Whose id they have not been told yet; nobody waits for the answer.
+static void stop_by_name(sim_world *world, sim_wish *wish) {
+    wish->wants_stop = true;
+    gs_engine_event event = peer_event(&world->people->peer, GS_ON_STOP_JOB, -1);
+    event.stop = (gs_stop_request){.job = wish->name, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    world_tell(world, "people stop %s by its name", wish->name);
+    peer_call(world, &world->people->peer, &event);
+}
+
 static void replan(sim_world *world, sim_wish *wish) {
     gs_engine_event event = peer_event(&world->people->peer, GS_ON_REPLAN_JOB, -1);
     event.replan.job = wish->job_text;
@@ -89,16 +99,43 @@ static void meddle_with(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_wish *wish = &world->people->wishes[index];
     if (world->is_calm || wish->is_deleted || !peer_hears(world, &world->people->peer)) return;
-    int64_t which = dice_between(&world->dice, 0, 9);
-    if (!wish->job || which == 0) ask_again(world, wish);
+    int64_t which = dice_between(&world->dice, 0, 10);
+    if (!wish->job && which >= 8) stop_by_name(world, wish);
+    else if (!wish->job || which == 0) ask_again(world, wish);
     else if (which <= 4) stop(world, wish);
     else if (which <= 6) replan(world, wish);
     else if (which <= 8) release(world, wish);
+    else if (which == 9) adopt(world, wish);
     else delete(world, wish);
 }
 
 void people_meddle(sim_world *world) {
     meddle_with(world, (uint64_t)dice_between(&world->dice, 0, world->people->num_wishes - 1), NULL);
+}
+
+static void delete_given_up(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    sim_wish *wish = &world->people->wishes[index];
+    if (!world->is_calm && !wish->is_deleted && peer_hears(world, &world->people->peer)) delete(world, wish);
+}
+
+static void release_soon(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    sim_wish *wish = &world->people->wishes[index];
+    if (!world->is_calm && wish->job && !wish->is_deleted && peer_hears(world, &world->people->peer)) release(world, wish);
+}
+
+void people_release_soon(sim_world *world) {
+    uint64_t index = (uint64_t)dice_between(&world->dice, 0, world->people->num_wishes - 1);
+    world_after(world, dice_delay_ns(&world->dice, 2 * SECONDS), release_soon, index, NULL);
+}
+
+void people_give_up(sim_world *world) {
+    uint64_t index = (uint64_t)dice_between(&world->dice, 0, world->people->num_wishes - 1);
+    sim_wish *wish = &world->people->wishes[index];
+    if (!wish->job || wish->is_deleted || !peer_hears(world, &world->people->peer)) return;
+    stop(world, wish);
+    for (int i = 1; i <= 3; i++) world_after(world, i * 400 * MILLISECONDS, delete_given_up, index, NULL);
 }
 
 static double chance_of_meddling(const gs_effect *effect) {
@@ -141,7 +178,7 @@ static bool runs_unknown(const gs_state *state, uint64_t job) {
 
 static void look_after(sim_world *world, sim_wish *wish) {
     bool waits = wish->create_request && world->now_ns - wish->asked_ns < PATIENCE_NS;
-    if (!wish->job && !waits && world->now_ns >= wish->asked_ns) create(world, wish);
+    if (!wish->job && !wish->is_forgotten && !waits && world->now_ns >= wish->asked_ns) create(world, wish);
     const gs_state *state = coordinator_state(world);
     const gs_job *job = wish->job && state ? gs_job_table_get(&state->jobs, wish->job) : NULL;
     // What is left of it keeps its slots until somebody adopts it, or lets it go.
@@ -151,6 +188,8 @@ static void look_after(sim_world *world, sim_wish *wish) {
     else if ((is_gone || is_unknown) && world->is_calm && dice_chance(&world->dice, 0.2)) release(world, wish);
     if (!job) return;
     bool ended = gs_job_state_terminal(job->state);
+    bool waits_for_disk = !ended && !strcmp(job->reason, "CheckpointsUnavailable");
+    if (waits_for_disk && !wish->release_request && dice_chance(&world->dice, 0.2)) release(world, wish);
     if (ended && wish->wants_delete && !wish->delete_request) delete(world, wish);
     if (!ended && wish->wants_stop && !job->stop_asked && !wish->stop_request) stop(world, wish);
 }
@@ -164,9 +203,11 @@ static void look_around(sim_world *world, uint64_t whom, void *what) {
     world_after(world, SECONDS, look_around, 0, NULL);
 }
 
+// Whoever had no answer sends it once more, and some do whose answer is old.
 static void connected(sim_world *world, sim_peer *peer) {
-    (void)world;
-    (void)peer;
+    for (int i = 0; i < of(peer)->num_wishes; i++) {
+        if (of(peer)->wishes[i].job && !world->is_calm && dice_chance(&world->dice, 0.05)) ask_again(world, &of(peer)->wishes[i]);
+    }
 }
 
 static void lost(sim_world *world, sim_peer *peer) {
@@ -187,6 +228,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
 static void take_created(sim_world *world, sim_wish *wish, const sim_answer *answer, bool is_first) {
     if (answer->status.code) {
         world_tell(world, "%s is refused: %s", wish->name, answer->status.message);
+        wish->is_forgotten |= answer->is_forgotten;
         if (is_first) wish->asked_ns = world->now_ns + 2 * SECONDS;
         return;
     }
@@ -212,10 +254,7 @@ static void take_answer_for(sim_world *world, sim_wish *wish, const sim_answer *
     } else if (answer->request == wish->adopt_request) {
         wish->adopt_request = 0;
         world_tell(world, "%s %s", wish->name, is_ok ? "is adopted" : answer->status.message);
-        if (is_ok) {
-            promises_adopted(world, wish->job);
-            sets_adopted(world, wish->job);
-        }
+        if (is_ok) sets_adopted(world, wish->job);
     } else if (answer->request == wish->delete_request) {
         wish->delete_request = 0;
         wish->is_deleted = is_ok;

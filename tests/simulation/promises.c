@@ -8,6 +8,7 @@
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
+#include "tests/simulation/rows.h"
 
 #define MAX_JOBS 512
 #define MAX_SAVES_KEPT 64
@@ -32,11 +33,13 @@ typedef struct acknowledged_save {
 typedef struct promised_job {
     uint64_t id;
     char key[24];  // "": it was never accepted as far as people know
-    int64_t since_wall_ms, latest_wall_ms;  // when it was first seen, and the latest that people's clock has shown since
-    bool is_stopped, may_be_deleted, is_deleted;
+    bool is_stopped, is_deleted;
+    bool delete_asked;  // by people
+    bool may_be_gone;   // that, or retention has begun to forget it
     bool is_excused, is_unreadable;
-    bool was_purged;
-    bool has_lost_key;  // adopted: its key is of another database
+    bool has_lost_key;
+    bool may_start_anywhere;  // by an operator's word its next start does not wait for the disk of its checkpoints
+    int64_t ended_ns;   // seen to have ended; 0: not yet
     bool is_stored;
     job_facts stored;      // holds for ever once it is
     uint32_t trained_generation;  // the newest that was ever said to train
@@ -46,23 +49,27 @@ typedef struct promised_job {
     gs_job_state ended_as;
     bool is_told_ended;  // people were told so
     gs_job_state told;
+    int64_t lost_step;  // the furthest of saves whose files somebody has removed
     acknowledged_save saves[MAX_SAVES_KEPT];
     int num_saves;
 } promised_job;
 
 struct sim_promises {
-    promised_job jobs[MAX_JOBS];
+    promised_job *jobs[MAX_JOBS];  // owned
     int num_jobs;
     job_facts writes[MAX_WRITES];  // on their way to the disk, in order
     int num_writes;
 };
 
 void promises_create(sim_world *world) { world->promises = calloc(1, sizeof *world->promises); }
-void promises_destroy(sim_world *world) { free(world->promises); }
+void promises_destroy(sim_world *world) {
+    for (int i = 0; i < world->promises->num_jobs; i++) free(world->promises->jobs[i]);
+    free(world->promises);
+}
 
 static promised_job *find(sim_promises *promises, uint64_t id) {
     for (int i = 0; i < promises->num_jobs; i++) {
-        if (promises->jobs[i].id == id) return &promises->jobs[i];
+        if (promises->jobs[i]->id == id) return promises->jobs[i];
     }
     return NULL;
 }
@@ -72,22 +79,16 @@ static promised_job *know(sim_world *world, uint64_t id) {
     promised_job *job = find(promises, id);
     if (job) return job;
     if (promises->num_jobs == MAX_JOBS) abort();
-    job = &promises->jobs[promises->num_jobs++];
+    job = promises->jobs[promises->num_jobs++] = calloc(1, sizeof *job);
     job->id = id;
-    job->since_wall_ms = job->latest_wall_ms = world->wall_ms;
     return job;
-}
-
-// Its key may make another job.
-static bool key_has_expired(const promised_job *job) {
-    return job->has_lost_key || job->latest_wall_ms - job->since_wall_ms >= GS_KEY_LIFE_MS;
 }
 
 void promises_accepted(sim_world *world, const char *key, uint64_t id) {
     sim_promises *promises = world->promises;
     for (int i = 0; i < promises->num_jobs; i++) {
-        const promised_job *other = &promises->jobs[i];
-        if (!strcmp(other->key, key) && other->id != id && !other->may_be_deleted && !other->is_excused && !key_has_expired(other))
+        const promised_job *other = promises->jobs[i];
+        if (!strcmp(other->key, key) && other->id != id && !other->delete_asked && !other->is_excused && !other->has_lost_key)
             oracle_fail(world, "one request (%s) made two jobs", key);
     }
     snprintf(know(world, id)->key, sizeof know(world, id)->key, "%s", key);
@@ -101,16 +102,15 @@ void promises_stopped(sim_world *world, uint64_t id, gs_job_state state) {
     job->told = state;
 }
 
-void promises_adopted(sim_world *world, uint64_t id) {
-    know(world, id)->is_excused = false;
-    know(world, id)->has_lost_key = true;
-}
-
-void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = true; }
-void promises_delete_refused(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = false; }
+void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->delete_asked = know(world, id)->may_be_gone = true; }
+void promises_delete_refused(sim_world *world, uint64_t id) { know(world, id)->delete_asked = know(world, id)->may_be_gone = false; }
 void promises_deleted(sim_world *world, uint64_t id) { know(world, id)->is_deleted = true; }
 
-void promises_excuse_job(sim_world *world, uint64_t id) { know(world, id)->is_excused = true; }
+bool promises_has_deleted(const sim_world *world, uint64_t id, const char *cluster) {
+    const promised_job *job = find(world->promises, id);
+    return job && job->is_deleted && !strcmp(cluster, coordinator_state(world)->cluster.id);
+}
+
 void promises_can_read(sim_world *world, uint64_t id, bool is_readable) { know(world, id)->is_unreadable = !is_readable; }
 
 bool promises_is_excused(const sim_world *world, uint64_t id) {
@@ -124,8 +124,15 @@ static void forget_row(promised_job *job) {
     job->ended_life = 0;
 }
 
-void promises_forget_rows(sim_world *world) {
-    for (int i = 0; i < world->promises->num_jobs; i++) forget_row(&world->promises->jobs[i]);
+void promises_find_rows(sim_world *world, promised_rows (*find_rows)(const sim_world *world, uint64_t job)) {
+    for (int i = 0; i < world->promises->num_jobs; i++) {
+        promised_job *job = world->promises->jobs[i];
+        const promised_rows rows = find_rows(world, job->id);
+        forget_row(job);
+        job->is_excused = !rows.has_job && !rows.has_key && !rows.has_tombstone;
+        job->has_lost_key = !rows.has_key;
+        if (rows.has_tombstone) job->may_be_gone = true;
+    }
 }
 
 void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_t step) {
@@ -160,13 +167,18 @@ void promises_damaged(sim_world *world, uint64_t id, const char *directory) {
     }
 }
 
+void promises_lost(sim_world *world, uint64_t id, const char *directory, int64_t step) {
+    promised_job *job = know(world, id);
+    promises_damaged(world, id, directory);
+    if (step > job->lost_step) job->lost_step = step;
+}
+
 // Retention leaves a newer one, and only who deletes a job deletes all.
 void promises_removed(sim_world *world, uint64_t id, const char *directory) {
     promised_job *job = know(world, id);
     if (!directory) {
-        if (!job->may_be_deleted) oracle_fail(world, "the files of a job that nobody deleted are removed");
+        if (!job->delete_asked) oracle_fail(world, "the files of a job that nobody deleted are removed");
         job->num_saves = 0;
-        job->was_purged = true;
         return;
     }
     int i = 0;
@@ -181,15 +193,14 @@ void promises_removed(sim_world *world, uint64_t id, const char *directory) {
         bool stays = file->job == id && !file->is_damaged && strcmp(file->directory, directory) != 0;
         if (stays && file->step > left) left = file->step;
     }
-    // Another cluster has removed its files, and rows here still name them.
-    if (left < job->saves[i].step && !job->was_purged)
+    if (left < job->saves[i].step)
         oracle_fail(world, "checkpoint %s is removed, though the newest that is left is of step %" PRId64, directory, left);
     job->saves[i].is_damaged = true;
 }
 
 int64_t promises_newest_save(const sim_world *world, uint64_t id) {
     const promised_job *job = find(world->promises, id);
-    int64_t newest = 0;
+    int64_t newest = job ? job->lost_step : 0;
     for (int i = 0; job && i < job->num_saves; i++) {
         if (job->saves[i].step > newest) newest = job->saves[i].step;
     }
@@ -201,12 +212,12 @@ int64_t promises_newest_save(const sim_world *world, uint64_t id) {
 
 void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     const promised_job *job = know(world, id);
-    for (int i = 0; i < job->num_saves; i++) {
+    for (int i = 0; i < job->num_saves && !job->may_start_anywhere; i++) {
         if (job->saves[i].step <= step || job->saves[i].is_damaged) continue;
         oracle_fail(world, "a rank starts from step %" PRId64 " though %s was saved and acknowledged", step, job->saves[i].directory);
     }
     for (const saved_file *file = world->files; file; file = file->next) {
-        bool counts = file->job == id && !file->is_damaged && world->now_ns - file->saved_ns > SETTLED_NS;
+        bool counts = file->job == id && !job->may_start_anywhere && !file->is_damaged && world->now_ns - file->saved_ns > SETTLED_NS;
         if (counts && file->step > step)
             oracle_fail(world, "a rank starts from step %" PRId64 " though %s is on the disk", step, file->directory);
     }
@@ -219,6 +230,11 @@ void promises_check_told(sim_world *world, const gs_job *job) {
     const promised_job *known = know(world, job->id);
     if (gs_job_state_terminal(job->state) && !(known->is_stored && known->stored.state == job->state))
         oracle_fail(world, "people are told that job %s is %s, which is not on the disk", job->id_text, gs_job_state_name(job->state));
+}
+
+void promises_check_accepted(sim_world *world, const gs_job *job) {
+    if (!know(world, job->id)->is_stored)
+        oracle_fail(world, "people are told that job %s is accepted, which is not on the disk", job->id_text);
 }
 
 static job_facts facts_of(const gs_job *job) {
@@ -237,10 +253,52 @@ static void store(promised_job *job, const job_facts *facts) {
     if (facts->trains) job->trained_generation = facts->generation;
 }
 
+static size_t count_ended(const gs_state *state) {
+    size_t count = 0;
+    for (size_t i = 0; i < state->jobs.count; i++) count += gs_job_state_terminal(state->jobs.items[i]->state);
+    return count;
+}
+
+// Of too many those go first that ended first.
+static void check_order(sim_world *world, const gs_job *job) {
+    const gs_state *state = coordinator_state(world);
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        const gs_job *other = state->jobs.items[i];
+        bool may_go = gs_job_state_terminal(other->state) && !other->held_back && !other->dirty && !other->run;
+        if (may_go && other->ended_ns < job->ended_ns && state->now_ns - other->ended_ns >= state->timing.series_keep_ns)
+            oracle_fail(world, "job %s is forgotten, and job %s ended before it", job->id_text, other->id_text);
+    }
+}
+
+// Without being asked the coordinator forgets what has ended, once there is more of it than is kept, or it is too old.
+static void check_deletion(sim_world *world, const gs_job *job) {
+    const gs_state *state = coordinator_state(world);
+    promised_job *known = know(world, job->id);
+    if (!gs_job_state_terminal(job->state)) oracle_fail(world, "job %s is deleted, and is %s", job->id_text, gs_job_state_name(job->state));
+    if (known->delete_asked) return;
+    int64_t age_ns = world->now_ns - known->ended_ns;
+    bool is_old = state->retention.ended_ns > 0 && age_ns >= state->retention.ended_ns;
+    bool are_many = state->retention.ended_jobs > 0 && count_ended(state) > state->retention.ended_jobs;
+    if (age_ns < state->timing.series_keep_ns || (!is_old && !are_many))
+        oracle_fail(world, "job %s is forgotten, which has ended %.1f s ago", job->id_text, (double)age_ns / 1e9);
+    if (!is_old) check_order(world, job);
+    known->may_be_gone = true;
+}
+
+static void see_deleted(sim_world *world, const gs_completion *done) {
+    promised_job *job = know(world, done->job);
+    if (!done->status.code) job->is_deleted = true;
+}
+
 void promises_see_effect(sim_world *world, const gs_effect *effect) {
     sim_promises *promises = world->promises;
+    if (effect->kind == GS_DO_DELETE_JOB) check_deletion(world, effect->job);
     // By an operator's word it begins anew, also where its row could not be read, or was deleted.
     if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted")) forget_row(know(world, effect->job->id));
+    if (effect->kind == GS_DO_NOTE && effect->job && !effect->job->run && !strcmp(effect->note.reason, "Released"))
+        know(world, effect->job->id)->may_start_anywhere = true;
+    if (effect->kind == GS_DO_END_RUN || (effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "CheckpointsAvailable")))
+        know(world, effect->job->id)->may_start_anywhere = false;
     if (effect->kind == GS_DO_SHOW_CHECKPOINT)
         promises_saved(world, effect->job->id, effect->checkpoint->directory, effect->checkpoint->step);
     if (effect->kind != GS_DO_WRITE_JOB || promises->num_writes == MAX_WRITES) return;
@@ -250,6 +308,7 @@ void promises_see_effect(sim_world *world, const gs_effect *effect) {
 
 void promises_see_event(sim_world *world, const gs_engine_event *event) {
     sim_promises *promises = world->promises;
+    if (event->kind == GS_ON_STORED && event->done.stored == GS_STORED_JOB_DELETED) see_deleted(world, &event->done);
     if (event->kind != GS_ON_STORED || event->done.stored != GS_STORED_JOB) return;
     int i = 0;
     while (i < promises->num_writes && promises->writes[i].job != event->done.job) i++;
@@ -259,6 +318,7 @@ void promises_see_event(sim_world *world, const gs_engine_event *event) {
     memmove(&promises->writes[i], &promises->writes[i + 1], (size_t)(promises->num_writes - i) * sizeof facts);
     if (event->done.status.code) return;
     promised_job *job = know(world, facts.job);
+    job->is_excused = false;
     store(job, &facts);
 }
 
@@ -309,7 +369,9 @@ static void check_end(sim_world *world, promised_job *known, const gs_job *job) 
     if (known->ended_life == life && job->state != known->ended_as)
         oracle_fail(world, "job %s had ended, %s, and is %s", job->id_text, gs_job_state_name(known->ended_as),
                     gs_job_state_name(job->state));
+    if (!ended) known->ended_ns = 0;
     if (!ended) return;
+    if (!known->ended_ns) known->ended_ns = world->now_ns;
     known->ended_life = life;
     known->ended_as = job->state;
     if (job->run) oracle_fail(world, "job %s has ended and has a run", job->id_text);
@@ -331,10 +393,9 @@ void promises_check(sim_world *world, const gs_state *state) {
                         gs_job_state_name(job->state));
     }
     for (int i = 0; i < promises->num_jobs; i++) {
-        promised_job *known = &promises->jobs[i];
-        if (known->latest_wall_ms < world->wall_ms) known->latest_wall_ms = world->wall_ms;
+        promised_job *known = promises->jobs[i];
         if (known->is_excused || known->is_unreadable) continue;
-        if (known->key[0] && !known->may_be_deleted && !gs_job_table_get(&state->jobs, known->id))
+        if (known->key[0] && !known->may_be_gone && !gs_job_table_get(&state->jobs, known->id))
             oracle_fail(world, "a job that was accepted (%s) is lost", known->key);
     }
 }

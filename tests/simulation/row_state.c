@@ -89,16 +89,6 @@ static void delete(row_state *state, row_table table, uint64_t job, const char *
     state->num_rows = kept;
 }
 
-static void prune_keys(row_state *state, int64_t wall_ms) {
-    size_t kept = 0;
-    for (size_t i = 0; i < state->num_rows; i++) {
-        stored_row *row = &state->rows[i];
-        if (row->table == ROWS_OF_KEYS && row->expires_ms < wall_ms) leave(row->text);
-        else state->rows[kept++] = *row;
-    }
-    state->num_rows = kept;
-}
-
 void row_state_put_tombstone(row_state *state, const gs_tombstone *tombstone) {
     char text[60];
     snprintf(text, sizeof text, "%u %s %lld", tombstone->generation, gs_job_state_name(tombstone->outcome),
@@ -110,7 +100,7 @@ void row_state_apply(row_state *state, const row_write *write) {
     switch (write->kind) {
     case GS_DO_WRITE_JOB:
         row_state_put(state, ROWS_OF_JOBS, write->job, "", write->text);
-        if (write->key) row_state_put(state, ROWS_OF_KEYS, write->job, write->key, write->fingerprint)->expires_ms = write->expires_ms;
+        if (write->key) row_state_put(state, ROWS_OF_KEYS, write->job, write->key, write->fingerprint);
         break;
     case GS_DO_DELETE_JOB:
         delete(state, ROWS_OF_JOBS, write->job, NULL);
@@ -121,7 +111,6 @@ void row_state_apply(row_state *state, const row_write *write) {
     case GS_DO_RESERVE_GENERATIONS: state->generation_end = write->generation_end; break;
     case GS_DO_WRITE_CHECKPOINT: row_state_put(state, ROWS_OF_CHECKPOINTS, write->job, write->directory, write->text); break;
     case GS_DO_DELETE_CHECKPOINT: delete(state, ROWS_OF_CHECKPOINTS, write->job, write->directory); break;
-    case GS_DO_PRUNE_KEYS: prune_keys(state, write->wall_ms); break;
     default: break;
     }
 }
@@ -147,7 +136,7 @@ bool row_state_equals(const row_state *a, const row_state *b) {
     for (size_t i = 0; i < a->num_rows; i++) {
         const stored_row *row = &a->rows[i], *other = &b->rows[i];
         if (compare(row, other->table, other->job, other->name) != 0 || row->job != other->job ||
-            row->expires_ms != other->expires_ms || strcmp(row->text->text, other->text->text) != 0)
+            strcmp(row->text->text, other->text->text) != 0)
             return false;
     }
     return true;

@@ -12,7 +12,6 @@ typedef struct row_write {
     char *text;                              // owned; a record. NULL: none
     char *key;                               // owned; stored with a job. NULL: none
     char fingerprint[GS_DIGEST_TEXT_LEN];
-    int64_t expires_ms, wall_ms;
     gs_tombstone tombstone;  // of a job that is deleted
     uint32_t generation_end;
     gs_status status;          // once it is done
@@ -32,7 +31,6 @@ typedef struct stored_row {
     uint64_t job;
     char name[GS_CHECKPOINT_NAME_LEN];  // directory, key
     shared_text *text;
-    int64_t expires_ms;
     gs_tombstone tombstone;  // what the row is made of, where it is one
     bool is_spoilt;
 } stored_row;

@@ -21,6 +21,7 @@ static const char *const clusters[] = {"c-simulation", "c-another"};
 typedef struct job_papers {
     uint64_t job;
     gs_job_documents documents;
+    char *spec_text;  // owned; as it is in all its records
     struct job_papers *next;
 } job_papers;
 
@@ -33,22 +34,37 @@ struct sim_rows {
     row_state *honest;  // what is on a disk that lies; NULL: it does not
     sim_database *database;  // that keeps them instead; NULL: none
     job_papers *papers;
+    gs_json *no_text;  // owned; ""
     rows_trouble trouble;
+    gs_retention retention;
 };
+
+static gs_retention draw_retention(sim_dice *dice) {
+    gs_retention retention = {0};
+    if (dice_chance(dice, 0.4)) retention.ended_jobs = (size_t)dice_between(dice, 1, 3);
+    if (dice_chance(dice, 0.3)) retention.ended_ns = dice_between(dice, 5, 60) * SECONDS;
+    if (dice_chance(dice, 0.2)) retention.live_jobs = (size_t)dice_between(dice, 1, 3);
+    if (dice_chance(dice, 0.2)) retention.keys = (size_t)dice_between(dice, 1, 3);
+    return retention;
+}
 
 void rows_create(sim_world *world) {
     world->rows = calloc(1, sizeof *world->rows);
     world->rows->now.generation_end = world->rows->other.generation_end = 1;
     world->rows->trouble.room = -1;
+    world->rows->no_text = gs_json_new_string("");
+    world->rows->retention = draw_retention(&world->dice);
     if (dice_chance(&world->dice, DATABASES)) world->rows->database = database_create(world);
 }
 
 void rows_destroy(sim_world *world) {
     database_destroy(world->rows->database);
+    gs_json_release(world->rows->no_text);
     while (world->rows->papers) {
         job_papers *papers = world->rows->papers;
         world->rows->papers = papers->next;
         gs_job_documents_release(&papers->documents);
+        free(papers->spec_text);
         free(papers);
     }
     row_state_drop(&world->rows->ghost);
@@ -59,29 +75,43 @@ void rows_destroy(sim_world *world) {
 }
 
 rows_trouble *rows_trouble_of(sim_world *world) { return &world->rows->trouble; }
+const gs_retention *rows_retention(const sim_world *world) { return &world->rows->retention; }
 
-const gs_job_documents *rows_documents_of(sim_world *world, const gs_job *job) {
+static const job_papers *papers_of(sim_world *world, const gs_job *job) {
     sim_rows *rows = world->rows;
     for (const job_papers *papers = rows->papers; papers; papers = papers->next) {
-        if (papers->job == job->id) return &papers->documents;
+        if (papers->job == job->id) return papers;
     }
     job_papers *papers = malloc(sizeof *papers);
     *papers = (job_papers){.job = job->id, .documents = gs_job_documents_of(&job->spec), .next = rows->papers};
+    if (gs_json_encode(&papers->spec_text, NULL, papers->documents.spec, false).code) abort();
     rows->papers = papers;
-    return &papers->documents;
+    return papers;
 }
 
+const gs_job_documents *rows_documents_of(sim_world *world, const gs_job *job) { return &papers_of(world, job)->documents; }
+
+// The specification is most of a record, and the same in all of a job: it is put together once.
 static char *record_of(sim_world *world, const gs_job *job, const gs_state *state) {
-    char *text = NULL;
-    gs_status status = gs_job_to_record(&text, job, rows_documents_of(world, job), state->now_ns);
-    if (status.code) abort();
+    static const char begins[] = "{\"spec\":\"\"", with_spec[] = "{\"spec\":";
+    const job_papers *papers = papers_of(world, job);
+    gs_job_documents documents = papers->documents;
+    documents.spec = world->rows->no_text;
+    char *rest = NULL;
+    gs_status status = gs_job_to_record(&rest, job, &documents, state->now_ns);
+    if (status.code || strncmp(rest, begins, strlen(begins)) != 0) abort();
+    size_t spec_bytes = strlen(papers->spec_text), rest_bytes = strlen(rest) - strlen(begins);
+    char *text = malloc(strlen(with_spec) + spec_bytes + rest_bytes + 1);
+    memcpy(text, with_spec, strlen(with_spec));
+    memcpy(text + strlen(with_spec), papers->spec_text, spec_bytes);
+    memcpy(text + strlen(with_spec) + spec_bytes, rest + strlen(begins), rest_bytes + 1);
+    free(rest);
     return text;
 }
 
 void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state) {
     if (world->rows->database) database_fill(world, write, effect, state);
     write->kind = effect->kind;
-    write->wall_ms = state->wall_ms;
     write->job = effect->job_id;
     if (effect->text) snprintf(write->directory, sizeof write->directory, "%s", effect->text);
     if (effect->kind == GS_DO_DELETE_JOB) write->tombstone = effect->tombstone;
@@ -93,7 +123,6 @@ void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect,
     if (!key) return;
     write->key = strdup(key->key);
     snprintf(write->fingerprint, sizeof write->fingerprint, "%s", key->fingerprint);
-    write->expires_ms = key->expires_ms;
 }
 
 void row_write_release(row_write *write) {
@@ -141,12 +170,22 @@ void rows_commit(sim_world *world, row_write **writes, size_t num_writes) {
     if (!rows->trouble.lies || dice_chance(&world->dice, 0.1)) row_state_drop(&rows->honest);
 }
 
-// A promise about a row that is gone cannot be kept.
-void rows_excuse_lost(sim_world *world, const row_state *lost, const row_state *left) {
-    for (size_t i = 0; i < lost->num_rows && lost->rows[i].table == ROWS_OF_JOBS; i++) {
-        if (!row_state_job(left, lost->rows[i].job)) promises_excuse_job(world, lost->rows[i].job);
+static promised_rows find_rows(const sim_world *world, uint64_t job) {
+    const row_state *state = &world->rows->now;
+    promised_rows found = {0};
+    for (size_t i = 0; i < state->num_rows; i++) {
+        const stored_row *row = &state->rows[i];
+        if (row->job != job) continue;
+        found.has_job |= row->table == ROWS_OF_JOBS;
+        found.has_key |= row->table == ROWS_OF_KEYS;
+        found.has_tombstone |= row->table == ROWS_OF_TOMBSTONES;
     }
-    promises_forget_rows(world);
+    return found;
+}
+
+// A promise about a row that is gone cannot be kept.
+void rows_are_others(sim_world *world) {
+    promises_find_rows(world, find_rows);
     sets_forget_numbers(world);
 }
 
@@ -165,9 +204,9 @@ void rows_crash(sim_world *world, bool power_failed) {
     }
     if (power_failed && rows->honest) {
         world_tell(world, "disk: what it said was written is lost");
-        rows_excuse_lost(world, &rows->now, rows->honest);
         row_state_replace(&rows->now, rows->honest);
         rows->honest = NULL;
+        rows_are_others(world);
     } else if (rows->ghost && dice_chance(&world->dice, 0.5)) {
         world_tell(world, "disk: a commit that failed is there");
         row_state_replace(&rows->now, rows->ghost);
@@ -221,6 +260,7 @@ gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing) {
     row_state_drop(&world->rows->honest);  // a start waits until what it read is there
     gs_engine *engine = NULL;
     gs_engine_options options = {.timing = timing,
+                                 .retention = *rows_retention(world),
                                  .checkpoints_dir = "/checkpoints",
                                  .cluster = rows_cluster(world),
                                  .epoch = state->epoch,
@@ -235,7 +275,7 @@ gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing) {
     for (size_t i = 0; i < state->num_rows; i++) {
         const stored_row *row = &state->rows[i];
         if (row->table == ROWS_OF_TOMBSTONES) gs_engine_adopt_tombstone(engine, &row->tombstone);
-        if (row->table == ROWS_OF_KEYS) gs_engine_adopt_key(engine, row->name, row->text->text, row->job, row->expires_ms);
+        if (row->table == ROWS_OF_KEYS) gs_engine_adopt_key(engine, row->name, row->text->text, row->job, INT64_MAX);
     }
     adopt_jobs(world, engine);
     return engine;
@@ -248,11 +288,11 @@ bool rows_exchange(sim_world *world) {
     if (rows->database) return false;
     row_state_drop(&rows->ghost);
     row_state_drop(&rows->honest);
-    rows_excuse_lost(world, &rows->now, &rows->other);
     row_state left = rows->now;
     rows->now = rows->other;
     rows->other = left;
     rows->cluster = !rows->cluster;
+    rows_are_others(world);
     return true;
 }
 

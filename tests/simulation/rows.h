@@ -18,6 +18,7 @@ typedef struct rows_trouble {
 void rows_create(sim_world *world);
 void rows_destroy(sim_world *world);
 rows_trouble *rows_trouble_of(sim_world *world);
+const gs_retention *rows_retention(const sim_world *world);
 
 void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state);
 // Kept from when it was first written: one that has ended long ago has its specification in its row alone.
@@ -32,7 +33,7 @@ gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing);
 // In the midst of a transaction, where the store is the product's.
 bool rows_end_soon(sim_world *world, int operations);  // false: it is not
 bool rows_have_ended(const sim_world *world);
-void rows_excuse_lost(sim_world *world, const row_state *lost, const row_state *left);
+void rows_are_others(sim_world *world);  // than a moment ago: some are lost, or it is another directory
 
 // The next start is on another data directory: an empty one, or the one from before. False: there is no other.
 bool rows_exchange(sim_world *world);

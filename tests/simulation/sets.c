@@ -12,7 +12,6 @@
 #include "tests/simulation/promises.h"
 
 #define MAX_JOBS 64
-#define LIVELY_NS (5 * SECONDS)  // who has not stepped for so long stands still, and may find out first that it is alone
 #define MAX_SETS 4096
 #define MAX_SETTLEMENTS 8
 
@@ -32,8 +31,8 @@ typedef struct job_sets {
     uint32_t released;  // up to which an operator has given its ranks up: they may train on, to no end
     int64_t step;
     bool is_given_up;
-    uint32_t least;  // adopted: its generations begin there, behind any that its ranks may meet
-    uint32_t least_then;  // the same, once people are told that it is
+    uint32_t least;       // adopted: its generations begin there
+    uint32_t least_then;  // the same, once people are told that it is: those that train on may meet the next ones of who commanded them
 } job_sets;
 
 // What survivors of a generation are told.
@@ -41,7 +40,7 @@ typedef struct settlement {
     uint64_t job;
     uint32_t generation;
     int savers;
-    int64_t reached, saver_step;
+    int64_t least, reached, saver_step;
 } settlement;
 
 struct sim_sets {
@@ -49,6 +48,7 @@ struct sim_sets {
     int count;
     uint32_t newest;  // generation of all jobs
     bool numbers_are_lost;  // by a disk that lied: they may come again
+    bool rows_are_others;   // of the next life
     job_sets jobs[MAX_JOBS];
     int num_jobs;
     bool is_stale;  // what the event that is being taken comes from
@@ -117,8 +117,8 @@ void sets_spoilt(sim_world *world, uint32_t generation) {
 }
 
 void sets_forget_numbers(sim_world *world) {
-    world->sets->numbers_are_lost = true;
-    for (int i = 0; i < world->sets->num_jobs; i++) world->sets->jobs[i].least = 0;
+    world->sets->numbers_are_lost = world->sets->rows_are_others = true;
+    for (int i = 0; i < world->sets->num_jobs; i++) world->sets->jobs[i].least = world->sets->jobs[i].least_then = 0;
 }
 
 bool sets_are_given_up(const sim_world *world, uint64_t id) {
@@ -128,7 +128,34 @@ bool sets_are_given_up(const sim_world *world, uint64_t id) {
     return false;
 }
 
-void sets_adopted(sim_world *world, uint64_t id) { know(world, id)->least = know(world, id)->least_then; }
+// Where rows are others than a moment ago, the newest generation is the one that they name.
+void sets_begin_life(sim_world *world, const gs_state *state) {
+    for (size_t i = 0; i < state->jobs.count && world->sets->rows_are_others; i++)
+        know(world, state->jobs.items[i]->id)->generation = state->jobs.items[i]->generation;
+    world->sets->rows_are_others = false;
+}
+
+void sets_adopted(sim_world *world, uint64_t id) {
+    job_sets *known = know(world, id);
+    if (known->least_then > known->least) known->least = known->least_then;
+}
+
+// Behind the numbers that its trainers know, whatever the engine has heard of them.
+static void adopt(sim_world *world, const gs_job *job) {
+    job_sets *known = know(world, job->id);
+    known->generation = job->generation;
+    known->least = known->least_then = 0;
+    for (const sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
+        if (trainer->peer.job != job->id) continue;
+        const gs_run *run = job->run;
+        bool trains_on = false;
+        for (int i = 0; run && i < run->num_members; i++) trains_on |= run->members[i].incarnation == trainer->peer.incarnation;
+        uint32_t least_then = trainer->generation + GS_GENERATION_LEAP;
+        if (trainer->generation >= known->least) known->least = trainer->generation + 1;
+        if (trains_on && least_then > known->least_then) known->least_then = least_then;
+    }
+}
+
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {
@@ -187,13 +214,23 @@ static bool all_agents_hear(const sim_world *world, const sim_group *group) {
     return true;
 }
 
+// Each of its ranks stands still, or knows that it is alone.
+static bool finds_out_first(const sim_world *world, const sim_group *group) {
+    for (int i = 0; i < group->num_members; i++) {
+        const sim_trainer *member = group->members[i];
+        bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= ORPHAN_NS;
+        if (!knows && trainer_moves(world, member)) return false;
+    }
+    return true;
+}
+
 // Nobody of an older set may be able to commit when a new one is on its way. Of a set whose record was not durable when the
 // coordinator died, only its agents can tell.
 static void check_alone(sim_world *world, const gs_effect *effect) {
     const job_sets *job = know(world, effect->job->id);
     const sim_group *group = group_that_trains(world, job->id);
     if (!group || group->generation <= job->released || world->sets->numbers_are_lost) return;
-    bool trains_on = promises_stored_set(world, job->id, group->generation) && world->now_ns - group->stepped_ns < LIVELY_NS;
+    bool trains_on = promises_stored_set(world, job->id, group->generation) && !finds_out_first(world, group);
     if (trains_on || all_agents_hear(world, group))
         oracle_fail(world, "ranks are started while generation %u of job %s trains: two sets", group->generation,
                     effect->job->id_text);
@@ -205,7 +242,7 @@ static settlement *find_settlement(sim_sets *sets, const sim_trainer *trainer) {
     }
     if (sets->num_settled == MAX_SETTLEMENTS) abort();
     settlement *settled = &sets->settled[sets->num_settled++];
-    *settled = (settlement){.job = trainer->peer.job, .generation = trainer->generation};
+    *settled = (settlement){.job = trainer->peer.job, .generation = trainer->generation, .least = INT64_MAX};
     return settled;
 }
 
@@ -213,6 +250,7 @@ void sets_answer_settle(sim_world *world, const sim_trainer *trainer, const gs_e
     settlement *settled = find_settlement(world->sets, trainer);
     int64_t step = trainer->applied_step + (effect->reply.apply && trainer->is_complete);
     if (step > settled->reached) settled->reached = step;
+    if (step < settled->least) settled->least = step;
     if (!effect->reply.save) return;
     settled->savers++;
     settled->saver_step = step;
@@ -225,6 +263,9 @@ static void judge_settlement(sim_world *world, const settlement *settled) {
     if (set && settled->reached < set->step)
         oracle_fail(world, "survivors of generation %u settle at step %" PRId64 ", and step %" PRId64 " was applied",
                     set->generation, settled->reached, set->step);
+    if (set && set->step >= 0 && settled->reached > set->step && settled->least < settled->reached)
+        oracle_fail(world, "survivors of generation %u settle at step %" PRId64 ", which not all of them hold", set->generation,
+                    settled->reached);
     if (settled->savers > 1)
         oracle_fail(world, "%d survivors of generation %u are to save", settled->savers, settled->generation);
     if (settled->savers == 1 && settled->saver_step < settled->reached)
@@ -242,7 +283,7 @@ void sets_judge_settlements(sim_world *world) {
 void sets_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_BEGIN_GENERATION) begin(world, effect->run);
     else if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted"))
-        know(world, effect->job->id)->least_then = effect->job->generation + GS_GENERATION_LEAP;
+        adopt(world, effect->job);
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
     else if (effect->kind == GS_DO_NOTE && effect->job && effect->note.fault && !strcmp(effect->note.reason, "Released"))
         know(world, effect->job->id)->released = effect->job->generation;

@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/simulation/fences.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/model.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/promises.h"
 #include "tests/simulation/sets.h"
+#include "tests/simulation/standing.h"
 
 #define PLAN_NS (60 * MILLISECONDS)
 #define CONNECT_NS (60 * MILLISECONDS)
@@ -18,6 +20,8 @@
 #define SETTLE_ALONE_NS (10 * SECONDS)
 #define BYE_ALONE_NS (2 * SECONDS)
 #define IDLE_ORPHAN_NS (60 * SECONDS)
+#define SAVES_FAIL 0.01
+#define ODDITIES 0.003
 
 static sim_trainer *of(sim_peer *peer) { return (sim_trainer *)(void *)peer; }
 
@@ -29,6 +33,15 @@ sim_trainer *trainer_find(const sim_world *world, uint64_t id) {
 }
 
 bool trainer_lives(const sim_trainer *trainer) { return trainer->state != TRAINER_GONE; }
+
+gs_membership trainer_membership(const sim_trainer *trainer) {
+    switch (trainer->state) {
+    case TRAINER_BOOTING: return GS_MEMBERSHIP_UNTOLD;
+    case TRAINER_ARMED: return GS_MEMBERSHIP_WAITS;
+    case TRAINER_RUNNING: return GS_MEMBERSHIP_TRAINS;
+    default: return trainer->state < TRAINER_ARMED ? GS_MEMBERSHIP_FORMS : GS_MEMBERSHIP_LEAVES;
+    }
+}
 
 bool trainer_moves(const sim_world *world, const sim_trainer *trainer) {
     return trainer_lives(trainer) && peer_moves(world, &trainer->peer);
@@ -107,6 +120,11 @@ static void tell_saved(sim_world *world, sim_trainer *trainer) {
     int64_t step = trainer->saves[trainer->num_told].step;
     event.checkpointed = (gs_save_report){.directory = name};
     event.checkpointed.found = (gs_checkpoint_report){.step = step, .bytes = 1000, .world_size = 1};
+    if (trainer->saves[trainer->num_told].failed) {
+        event.checkpointed.failed = true;
+        event.checkpointed.cause = "space";
+        event.checkpointed.error = "no space left on device";
+    }
     snprintf(event.checkpointed.found.state_digest, GS_DIGEST_TEXT_LEN, "s%lld", (long long)step);
     trainer->save_request = peer_call(world, &trainer->peer, &event);
 }
@@ -116,8 +134,9 @@ void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
     char *name = trainer->saves[trainer->num_saves].name;
     snprintf(name, sizeof trainer->saves[0].name, "step-%lld-g%u-%s", (long long)trainer->applied_step, trainer->generation,
              reason);
-    trainer->saves[trainer->num_saves++].step = trainer->applied_step;
-    files_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
+    trainer->saves[trainer->num_saves].step = trainer->applied_step;
+    trainer->saves[trainer->num_saves].failed = !world->is_calm && dice_chance(&world->dice, SAVES_FAIL);
+    if (!trainer->saves[trainer->num_saves++].failed) files_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
     world_tell(world, "trainer %d saves step %lld (%s)", trainer->number, (long long)trainer->applied_step, reason);
     tell_saved(world, trainer);
 }
@@ -238,8 +257,8 @@ static void say_hello(sim_world *world, sim_trainer *trainer) {
     event.hello = (gs_trainer_hello){.job = trainer->job_text, .cluster = trainer->cluster, .incarnation = trainer->peer.incarnation,
                                      .launch_token = trainer->launch_token, .pid = 1,
                                      .applied_step = trainer->applied_step, .host = trainer->agent->name,
-                                     .boot_id = "boot", .params_digest = model_params_digest(), .data_digest = "data",
-                                     .arithmetic = 1};
+                                     .boot_id = "boot", .params_digest = model_params_digest(), .data_digest = trainer->oddity == ODDITY_DATA ? "other" : "data",
+                                     .arithmetic = trainer->oddity == ODDITY_ARITHMETIC ? 2 : 1};
     peer_open_stream(world, &trainer->peer, &event);
 }
 
@@ -270,8 +289,17 @@ static void lost(sim_world *world, sim_peer *peer) {
 
 static void send_ready(sim_world *world, sim_trainer *trainer) {
     gs_engine_event event = peer_event(&trainer->peer, GS_ON_READY, bound_to(trainer));
-    event.ready = (gs_ready_report){.plan_hash = trainer->plan_hash, .state_digest = "", .applied_step = trainer->applied_step};
+    event.ready = (gs_ready_report){.plan_hash = trainer->oddity == ODDITY_PLAN ? "xxh3:0123456789abcdef0123456789abcdef" : trainer->plan_hash,
+                                     .state_digest = trainer->oddity == ODDITY_STATE ? "other" : "state", .applied_step = trainer->applied_step};
     trainer->ready_request = peer_call(world, &trainer->peer, &event);
+}
+
+// A device that hangs when it is opened: the others wait in their exchange.
+static bool hangs(sim_world *world, sim_trainer *trainer) {
+    if (world->is_calm || !dice_chance(&world->dice, 0.001)) return false;
+    world_tell(world, "trainer %d never comes into its communicator", trainer->number);
+    trainer_suspend(world, trainer, 100000 * SECONDS);
+    return true;
 }
 
 static void send_exchange(sim_world *world, sim_trainer *trainer) {
@@ -305,6 +333,7 @@ static void connect_ranks(sim_world *world, uint64_t id, void *what) {
     sim_trainer *trainer = trainer_find(world, id);
     if (waits(world, trainer, connect_ranks) || trainer->state != TRAINER_CONNECTING) return;
     trainer->state = TRAINER_ARMED;
+    if (trainer->rank == 0) fences_raise(world, trainer->peer.job, trainer->launch_cluster, trainer->generation);
     send_comm_up(world, trainer);
 }
 
@@ -345,9 +374,11 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
             trainer->state = TRAINER_CONNECTING;
             trainer->group = group_join(world, trainer, item);
         }
-        if (trainer->state == TRAINER_CONNECTING && !trainer->exchange_request) send_exchange(world, trainer);
+        if (trainer->state == TRAINER_CONNECTING && !trainer->exchange_request && !hangs(world, trainer)) send_exchange(world, trainer);
         break;
     case GS_TELL_GO:
+        if (trainer->state < TRAINER_ARMED && !world->is_of_before)
+            oracle_fail(world, "trainer %d is told to go, and is not in its communicator", trainer->number);
         if (trainer->state == TRAINER_ARMED && item->generation == trainer->generation) {
             trainer->state = TRAINER_RUNNING;
             group_try_to_step(world, trainer->group);
@@ -409,7 +440,7 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
         trainer->comm_up_request = 0;
     } else if (answer->request == trainer->save_request) {
         trainer->save_request = 0;
-        if (!answer->status.code)
+        if (!answer->status.code && !trainer->saves[trainer->num_told].failed)
             promises_saved(world, trainer->peer.job, trainer->saves[trainer->num_told].name, trainer->saves[trainer->num_told].step);
         trainer->num_told++;
         tell_saved(world, trainer);
@@ -441,7 +472,7 @@ static void beat(sim_world *world, uint64_t id, void *what) {
     tell_saved(world, trainer);
     gs_engine_event event = peer_event(peer, GS_ON_HEARTBEAT, bound_to(trainer));
     event.heartbeat = (gs_heartbeat_report){.applied_step = trainer->applied_step, .rss_bytes = -1, .phase = "forward",
-                                            .plan = report_plan(trainer)};
+                                            .membership = trainer_membership(trainer), .plan = report_plan(trainer)};
     peer_send(world, peer, &event);
 }
 
@@ -450,6 +481,7 @@ static void boot(sim_world *world, uint64_t id, void *what) {
     sim_trainer *trainer = trainer_find(world, id);
     if (!trainer_lives(trainer)) return;
     if (trainer->resumes_from[0] && !files_read(world, trainer->peer.job, trainer->resumes_from)) {
+        standing_unread(world, trainer->peer.job, trainer->resumes_from);
         end(world, trainer, 75, 0);
         return;
     }
@@ -471,8 +503,11 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->rank = -1;
     trainer->plan_step = -1;
     trainer->order_shift = (int)dice_between(&world->dice, 0, 1);
+    if (!world->is_calm && dice_chance(&world->dice, ODDITIES)) trainer->oddity = (trainer_oddity)dice_between(&world->dice, 1, NUM_ODDITIES - 1);
     trainer->launch_token = item->launch_token;
+    trainer->last_generation = item->last_generation;
     memcpy(trainer->cluster, item->cluster, sizeof trainer->cluster);
+    memcpy(trainer->launch_cluster, item->cluster, sizeof trainer->launch_cluster);
     trainer->applied_step = item->checkpoint[0] ? item->resume_step : 0;
     snprintf(trainer->resumes_from, sizeof trainer->resumes_from, "%s", item->checkpoint);
     trainer->target = item->target;

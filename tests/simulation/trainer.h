@@ -21,6 +21,9 @@ typedef enum trainer_state {
     TRAINER_GONE
 } trainer_state;
 
+// In which it differs from the others of its job, as after a mistake in what is installed where.
+typedef enum trainer_oddity { ODDITY_NONE = 0, ODDITY_DATA, ODDITY_ARITHMETIC, ODDITY_STATE, ODDITY_PLAN, NUM_ODDITIES } trainer_oddity;
+
 struct sim_trainer {
     sim_peer peer;
     sim_agent *agent;
@@ -28,7 +31,9 @@ struct sim_trainer {
     sim_group *group;
     trainer_state state;
     uint64_t launch_token;
+    uint32_t last_generation;  // that its coordinator had given out when it started this trainer
     char cluster[GS_CLUSTER_NAME_LEN];  // that it belongs to
+    char launch_cluster[GS_CLUSTER_NAME_LEN];  // that has started it: in whose name it writes
     int number, rank, world_size;
     char job_text[GS_JOB_ID_LEN];
     gs_fault_facts fault;  // that it reported
@@ -40,6 +45,7 @@ struct sim_trainer {
     char plan_hash[GS_DIGEST_TEXT_LEN], next_plan_hash[GS_DIGEST_TEXT_LEN];  // in use; offered, "": none
     int64_t plan_step;  // since when; −1: since the start
     int order_shift;    // of its gradients
+    trainer_oddity oddity;
     bool order_is_told;
     char resumes_from[GS_CHECKPOINT_NAME_LEN];  // "": from the beginning
     uint64_t ready_request, exchange_request, comm_up_request, settle_request, bye_request, save_request;
@@ -50,6 +56,7 @@ struct sim_trainer {
     struct {
         char name[64];
         int64_t step;
+        bool failed;
     } saves[MAX_SAVES];
     int num_saves, num_told;
 };
@@ -71,6 +78,7 @@ void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason);
 void trainer_leave(sim_world *world, sim_trainer *trainer, gs_bye_reason reason, int exit_code);
 void trainer_settle(sim_world *world, sim_trainer *trainer);
 bool trainer_lives(const sim_trainer *trainer);
+gs_membership trainer_membership(const sim_trainer *trainer);
 // Not dead and not suspended.
 bool trainer_moves(const sim_world *world, const sim_trainer *trainer);
 

@@ -33,12 +33,18 @@ static bool was_there(const sim_world *world, const sim_trainer *trainer) {
            world->now_ns - peer->connected_ns > STEADY_NS && world->now_ns - peer->suspended_until_ns > STEADY_NS;
 }
 
+// It was adopted before its communicator was up, since its worker didn't say that.
+static bool cannot_begin(const sim_world *world, const gs_member *member, const sim_trainer *trainer) {
+    return world->is_of_before && member->was_up && trainer->state < TRAINER_ARMED;
+}
+
 // Who has been there for long enough is not late: what it is owed was not told to it.
 static void check_late(sim_world *world, const gs_effect *effect) {
     const gs_run *run = effect->job->run;
     if (!effect->note.fault || strcmp(effect->note.reason, "WorkerLate") != 0 || !run || run->cause.member < 0) return;
+    const gs_member *blamed = &run->members[run->cause.member];
     for (const sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
-        if (trainer->peer.incarnation == run->members[run->cause.member].incarnation && was_there(world, trainer))
+        if (trainer->peer.incarnation == blamed->incarnation && was_there(world, trainer) && !cannot_begin(world, blamed, trainer))
             oracle_fail(world, "trainer %d was there all the time: %s", trainer->number, effect->note.message);
     }
 }
@@ -74,8 +80,21 @@ static void check_stop(sim_world *world, const gs_effect *effect) {
     uint64_t job = slot->job;
     if (slot->is_unknown && !sets_are_given_up(world, job))
         oracle_fail(world, "%s is told to end a trainer of cluster %s, and nobody has asked for it", effect->agent->name, slot->cluster);
+    const sim_trainer *trainer = world->trainers;
+    while (trainer && trainer->peer.incarnation != effect->agent_message.incarnation) trainer = trainer->next;
+    const gs_job *known = gs_job_table_get(&coordinator_state(world)->jobs, job);
+    bool is_other = trainer && strcmp(trainer->cluster, coordinator_state(world)->cluster.id) != 0;
+    if (is_other && !sets_are_given_up(world, job) && !(known && !strcmp(known->adopted_from, trainer->cluster)))
+        oracle_fail(world, "%s is told to end trainer %d, which is of cluster %s", effect->agent->name, trainer->number, trainer->cluster);
     if (promises_is_excused(world, job) && !gs_job_table_get(&coordinator_state(world)->jobs, job) && !sets_are_given_up(world, job))
         oracle_fail(world, "%s is told to end a trainer of a job that is not known", effect->agent->name);
+}
+
+// Who leaves signs of life where its checkpoints lie is not shut out from there.
+static void check_shut_out(sim_world *world, const gs_effect *effect) {
+    const sim_group *group = group_of_generation(world, effect->job->id, effect->life.generation);
+    if (effect->life.raises && group && is_steady(world, group))
+        oracle_fail(world, "generation %u is shut out from its checkpoints, and has stepped all the time", group->generation);
 }
 
 void verdicts_see_effect(sim_world *world, const gs_effect *effect) {
@@ -84,6 +103,7 @@ void verdicts_see_effect(sim_world *world, const gs_effect *effect) {
         check_late(world, effect);
     }
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_STOP_RANK) check_stop(world, effect);
+    else if (effect->kind == GS_DO_LOOK_FOR_LIFE) check_shut_out(world, effect);
     else if (effect->kind == GS_DO_END_JOB) {
         check_end(world, effect->job);
         check_patience(world, effect->job);

@@ -17,6 +17,8 @@
 #define LIFE (70 * SECONDS)    // with faults
 #define CALM (400 * SECONDS)  // at most, until all jobs have ended
 
+const sim_world *world_of_clock;
+
 uint64_t world_new_id(sim_world *world) { return ++world->last_id; }
 
 static bool comes_before(const world_appointment *a, const world_appointment *b) {
@@ -87,7 +89,9 @@ static void calm_down(sim_world *world, uint64_t whom, void *what) {
 void world_create(sim_world *world, const world_options *options) {
     memset(world, 0, sizeof *world);
     world->options = *options;
-    world->dice.state = options->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    world_of_clock = world;
+    world->dice = dice_of_seed(options->seed);
+    world->is_of_before = options->seed % 8 == 6;
     world->now_ns = SECONDS;
     world->wall_ms = INT64_C(1790000000000);
     world->end_ns = LIFE + CALM;
@@ -116,6 +120,7 @@ void world_destroy(sim_world *world) {
     disk_destroy(world);
     oracle_destroy(world);
     free(world->heap);
+    world_of_clock = NULL;
 }
 
 void world_run(sim_world *world) {

@@ -27,6 +27,7 @@ typedef struct sim_group sim_group;      // group.h
 typedef struct sim_people sim_people;    // people.h
 typedef struct sim_promises sim_promises;  // promises.h
 typedef struct sim_sets sim_sets;          // sets.h
+typedef struct sim_standing sim_standing;  // standing.h
 
 // `whom` is an id of whatever the deed knows, `what` a number or a block that it owns.
 typedef void (*world_deed)(sim_world *world, uint64_t whom, void *what);
@@ -59,6 +60,7 @@ struct sim_world {
     sim_disk *disk;
     sim_rows *rows;
     struct saved_file *files;  // list; of checkpoints
+    struct job_fence *fences;  // list; of jobs
     sim_coordinator *coordinator;
     sim_agent *agents[MAX_AGENTS];
     int num_agents;
@@ -69,11 +71,15 @@ struct sim_world {
     sim_oracle *oracle;
     sim_promises *promises;
     sim_sets *sets;
+    sim_standing *standing;
     uint64_t last_id;
+    bool is_of_before;  // its workers are of an older release: they don't say how far their trainers are
     bool is_calm;  // no more faults: everything gets well
     long num_events, num_faults;  // that the engine got; that befell anybody
     int num_trainers;             // started so far
 };
+
+extern const sim_world *world_of_clock;  // whose time gs_now_ns tells; NULL: none, it is the process's own
 
 void world_create(sim_world *world, const world_options *options);
 void world_destroy(sim_world *world);

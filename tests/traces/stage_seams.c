@@ -31,20 +31,20 @@ gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const
 gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest);
 gs_status __wrap_gs_file_remove_tree(const char *path);
 gs_status __wrap_gs_file_remove_checkpoint(const char *path);
-gs_status __wrap_gs_file_sweep(const char *path, int64_t age_seconds);
 gs_status __real_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
 gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
 gs_status __wrap_gs_curve_file_append(const char *directory, const char *text, size_t bytes);
 gs_status __real_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
 gs_status __wrap_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
 
-// The cluster and the life that the store drew are the record's; records from before it did have none.
+// The cluster, the life and the first event that the store drew or reserved are the record's; the oldest have none.
 gs_status __wrap_gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path) {
     gs_status status = __real_gs_job_store_open(out, start, path);
     if (status.code || !stage.is_playing) return status;
     const gs_json *line = stage.file->lines[0].json;
     snprintf(start->cluster, sizeof start->cluster, "%s",
              gs_json_string_or(line, "cluster", "c-0000000000000000"));
+    start->next_sequence = (uint64_t)gs_json_int_or(line, "next_sequence", 1);
     start->life = strtoull(gs_json_string_or(line, "coordinator_life", "1"), NULL, 10);
     return status;
 }
@@ -146,12 +146,6 @@ gs_status __wrap_gs_file_remove_tree(const char *path) {
 
 gs_status __wrap_gs_file_remove_checkpoint(const char *path) {
     stage_note_write("remove", below_checkpoints(path));
-    return gs_ok();
-}
-
-gs_status __wrap_gs_file_sweep(const char *path, int64_t age_seconds) {
-    (void)age_seconds;
-    stage_note_write("sweep", below_checkpoints(path));
     return gs_ok();
 }
 

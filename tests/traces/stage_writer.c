@@ -42,10 +42,11 @@ static gs_json *value_to_json(const gs_store_value *value) {
 static void row_written(void *ctx, const char *operation, const gs_store_value *values,
                         int num_values) {
     (void)ctx;
-    char key[200];
-    if (values[0].text) snprintf(key, sizeof key, "%s", values[0].text);
-    else snprintf(key, sizeof key, "%lld", (long long)values[0].number);
-    stage_note_write(operation, strncmp(operation, "prune", 5) == 0 ? "" : key);
+    char key[200] = "";
+    bool is_of_all = strncmp(operation, "prune", 5) == 0;
+    if (!is_of_all && values[0].text) snprintf(key, sizeof key, "%s", values[0].text);
+    else if (!is_of_all) snprintf(key, sizeof key, "%lld", (long long)values[0].number);
+    stage_note_write(operation, key);
     gs_json *row = gs_json_new_array(), *line = gs_json_new_object();
     gs_json_push(row, gs_json_new_string(operation));
     for (int i = 0; i < num_values; i++) gs_json_push(row, value_to_json(&values[i]));
@@ -93,14 +94,29 @@ static void note_new(const given *it) {
     result->new_writes[result->num_new_writes++].name = strdup(it->name);
 }
 
+static bool will_fail(const given *it) {
+    for (size_t i = stage.first; i < stage.file->count; i++) {
+        const trace_line *line = &stage.file->lines[i];
+        if (line->kind != TRACE_WRITTEN) continue;
+        const char *name = gs_json_string_or(line->json, "write", NULL);
+        bool is_it = name ? !strcmp(name, it->name) : gs_json_int_or(line->json, "number", -1) == (int64_t)it->write->number;
+        if (is_it) return gs_json_int_or(line->json, "code", 0) != 0;
+    }
+    return false;
+}
+
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
     given *it = calloc(1, sizeof *it), **end = &writer->first;
     if (!it) abort();
     current[0] = '\0';
     write->number = writer->num_submitted++;
-    write->status = write->run(write, writer->store);
     it->write = write;
+    if (gs_job_store_begin_part(writer->store).code) abort();
+    write->status = write->run(write, writer->store);
     snprintf(it->name, sizeof it->name, "%s", current);
+    // What failed then has left nothing in the database.
+    gs_status undone = will_fail(it) ? gs_error(GS_UNAVAILABLE, "as then") : write->status;
+    if (gs_job_store_end_part(writer->store, undone).code) abort();
     it->is_new = is_new(it->name);
     while (*end) end = &(*end)->next;
     *end = it;

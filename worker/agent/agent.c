@@ -19,6 +19,7 @@
 #include "worker/agent/agent_reports.h"
 #include "worker/agent/device_probe.h"
 #include "worker/agent/host_devices.h"
+#include "worker/agent/lookout.h"
 #include "worker/agent/slot.h"
 #include "worker/agent/topology.h"
 #include "worker/seen_coordinator.h"
@@ -35,6 +36,11 @@
 // A name that is taken may be our own old connection: it is given this long to be noticed.
 #define NAME_TAKEN_NS (10 * GS_NS_PER_SEC)
 #define FLUSH_SECONDS 2.0
+// Trainers of an agent that hears nobody: their checkpoints are looked at behind so long.
+#define ALONE_NS GS_NS_PER_SEC
+// Who stands still cannot stop by itself when nobody leads it for too long, and gets this much more.
+#define HELD_MARGIN_SECONDS 30.0
+#define ORPHAN_SECONDS 600.0  // of a coordinator that has not told it
 // A driver without its persistence daemon takes seconds for each GPU.
 #define PROBE_SECONDS 60.0
 
@@ -47,6 +53,7 @@ typedef struct host_agent {
     gs_rpc_context *context;
     gs_rpc_client *client;
     gs_agent_reports *reports;
+    gs_lookout *lookout;
     gs_slot *slots;
     int num_slots, signal_fd;
 
@@ -54,7 +61,7 @@ typedef struct host_agent {
     bool welcomed, told_silence, told_refusal;
     gs_seen_coordinator seen;
     int64_t next_hello_ns, retry_ns, heartbeat_ns, next_heartbeat_ns;
-    int64_t heard_ns, name_taken_since_ns;
+    int64_t heard_ns, alone_since_ns, name_taken_since_ns;
     bool draining, stopped;
     int exit_code;
 } host_agent;
@@ -142,6 +149,8 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_int(out, "slots", agent->num_slots);
     gs_json_set_int(out, "cores", agent->topology.usable_cores);
     gs_json_set_string(out, "data_root", agent->data_root);
+    gs_json_set_bool(out, "looks_out", true);
+    gs_json_set_bool(out, "takes_cadence", true);
     gs_host_devices_describe(out, &agent->devices);
     if (agent->draining) gs_json_set_bool(out, "leaving", true);
     gs_seen_coordinator_say(&agent->seen, out);
@@ -254,7 +263,7 @@ static void set_device(const host_agent *agent, gs_json *document, const gs_json
 static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     static const char *const copied[] = {"job",         "job_name",     "slot", "rank_hint",
                                          "incarnation", "launch_token", "spec", "cluster",
-                                         NULL};
+                                         "last_generation", "orphan_seconds", NULL};
     gs_json *out = gs_json_new_object();
     for (const char *const *name = copied; *name; name++) {
         const gs_json *member = gs_json_get(item, *name);
@@ -269,6 +278,7 @@ static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     gs_json_set_string(out, "host", agent->host);
     gs_json_set_string(out, "boot_id", agent->boot_id);
     gs_json_set_string(out, "data_root", agent->data_root);
+    gs_json_set_string(out, "data_address", agent->options->data_address ? agent->options->data_address : "");
     gs_json_set_string(out, "log_level", agent->options->log_level);
     set_directories(agent, out, item);
     set_device(agent, out, item);
@@ -423,6 +433,43 @@ static void watch_silence(host_agent *agent) {
     stop(agent, GS_EXIT_UNREACHABLE);
 }
 
+// Nobody can tell its ranks anything but in their checkpoint directory: there it says that they live, and finds out that
+// others have taken their place. Who sees neither a coordinator nor that directory takes no step until it does.
+static void look_out(host_agent *agent, gs_slot *slot, bool alone) {
+    const gs_lookout_place place = {.job = slot->job,
+                                    .directory = gs_json_string_or(slot->document, "checkpoints_dir", ""),
+                                    .cluster = gs_json_string_or(slot->document, "cluster", ""),
+                                    .generation = atomic_load(&slot->page->generation)};
+    const gs_lookout_sight sight = gs_lookout_ask(agent->lookout, &place, alone);
+    if (alone && sight.is_over) {
+        if (!slot->kill_at_ns)
+            gs_log_warn("others have taken the place of a trainer", "job=%s slot=%d generation=%u", slot->job, slot->index,
+                        place.generation);
+        gs_slot_stop(slot, true, 0);
+        return;
+    }
+    bool holds = alone && gs_lookout_holds(&sight, slot->is_held, agent->alone_since_ns, gs_now_ns());
+    if (holds != slot->is_held && !slot->kill_at_ns)
+        gs_log_warn(holds ? "a trainer stands still: neither a coordinator nor its checkpoints are seen" : "a trainer goes on",
+                    "job=%s slot=%d generation=%u", slot->job, slot->index, place.generation);
+    gs_slot_hold(slot, holds);
+    double limit = gs_json_double_or(slot->document, "orphan_seconds", ORPHAN_SECONDS);
+    if (!gs_slot_held_longer(slot, limit, HELD_MARGIN_SECONDS)) return;
+    gs_log_warn("a trainer stood still for too long and is ended", "job=%s slot=%d", slot->job, slot->index);
+    gs_slot_stop(slot, false, agent->options->grace_seconds);
+}
+
+static void look_out_for_all(host_agent *agent) {
+    int64_t now_ns = gs_now_ns();
+    bool heard = agent->welcomed && gs_rpc_client_connected(agent->client);
+    if (heard) agent->alone_since_ns = 0;
+    else if (!agent->alone_since_ns) agent->alone_since_ns = now_ns;
+    bool alone = !heard && now_ns - agent->alone_since_ns >= ALONE_NS;
+    for (int i = 0; i < agent->num_slots; i++)
+        if (gs_slot_busy(&agent->slots[i])) look_out(agent, &agent->slots[i], alone);
+    gs_lookout_forget_unasked(agent->lookout);
+}
+
 static void take_signal(host_agent *agent) {
     struct signalfd_siginfo facts;
     if (read(agent->signal_fd, &facts, sizeof facts) != (ssize_t)sizeof facts) return;
@@ -478,6 +525,7 @@ static gs_status open_agent(host_agent *agent) {
                                      .incarnation = agent->incarnation};
     GS_TRY(gs_rpc_client_open(&agent->client, agent->context, &options));
     GS_TRY(gs_agent_reports_create(&agent->reports, agent->client, 0));
+    GS_TRY(gs_lookout_start(&agent->lookout));
     int num_slots = (int)agent->options->slots;
     if (num_slots == 0) num_slots = gs_host_devices_slots(&agent->devices);
     agent->slots = calloc((size_t)num_slots, sizeof *agent->slots);
@@ -497,6 +545,7 @@ static void close_agent(host_agent *agent) {
                                                  agent->welcomed ? FLUSH_SECONDS : 0));
     }
     gs_rpc_stream_close(agent->stream);
+    gs_lookout_stop(agent->lookout);
     gs_agent_reports_destroy(agent->reports);
     gs_rpc_client_close(agent->client);
     gs_rpc_context_destroy(agent->context);
@@ -511,6 +560,7 @@ static void turn(host_agent *agent, struct pollfd *fds) {
     send_heartbeat(agent);
     watch_silence(agent);
     wait_for_events(agent, fds);
+    look_out_for_all(agent);
     for (int i = 0; i < agent->num_slots; i++) gs_slot_tick(&agent->slots[i]);
     if (agent->draining && count_busy(agent) == 0) stop(agent, GS_EXIT_DONE);
 }

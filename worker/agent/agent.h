@@ -14,6 +14,7 @@ typedef struct gs_agent_options {
     char *devices;    // "auto", "none", "0,2"; NULL is none
     int64_t devices_per_slot;
     char *data_root;
+    char *data_address;  // of the ranks here; "": where the coordinator is reached from
     char *checkpoints;  // "": what the coordinator says
     char *name;         // "": the host's
     char *log_level;

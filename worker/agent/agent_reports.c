@@ -15,12 +15,14 @@
 // Six times as much when every byte must be escaped: still below the largest body.
 #define BATCH_BYTES (128u * 1024)
 #define BATCH_RECORDS 1000
+#define BATCH_LOOK 8192  // lines that are looked at for one: other jobs' stay where they are
 #define CALL_SECONDS 1.0
 #define RETRY_NS (200 * GS_NS_PER_MS)
 
 typedef struct entry {
     struct entry *next;
     gs_log_record record;
+    int64_t since_ns;
     char job[24];
     char text[];
 } entry;
@@ -46,7 +48,6 @@ struct gs_agent_reports {
     size_t log_bytes;
     uint64_t dropped;  // lines, since the last that was kept
     pending_exit *exits;
-    int64_t oldest_ns;  // when the first line of the next batch came
 };
 
 static gs_status send_request(gs_agent_reports *reports, gs_method method, const gs_json *request) {
@@ -73,14 +74,17 @@ static gs_json *encode_record(const gs_log_record *record) {
     return out;
 }
 
-// Lines of one job from the front; they stay until they are acknowledged. Under the lock.
+// Lines of the job that has waited longest, however others' lie between them; they stay until they are acknowledged.
+// Under the lock.
 static gs_json *encode_batch(const gs_agent_reports *reports, int *count) {
     gs_json *out = gs_json_new_object(), *records = gs_json_new_array();
     const char *job = reports->first->job;
     size_t bytes = 0;
+    int looked = 0;
     *count = 0;
-    for (const entry *at = reports->first; at && *count < BATCH_RECORDS; at = at->next) {
-        if (strcmp(at->job, job) != 0 || (*count && bytes + at->record.bytes > BATCH_BYTES)) break;
+    for (const entry *at = reports->first; at && *count < BATCH_RECORDS && looked < BATCH_LOOK; at = at->next, looked++) {
+        if (strcmp(at->job, job) != 0) continue;
+        if (*count && bytes + at->record.bytes > BATCH_BYTES) break;
         gs_json_push(records, encode_record(&at->record));
         bytes += at->record.bytes;
         (*count)++;
@@ -96,6 +100,26 @@ static void drop_first(gs_agent_reports *reports) {
     if (!reports->first) reports->last = NULL;
     reports->log_bytes -= entry_bytes(&gone->record);
     free(gone);
+}
+
+// The first `count` lines of the first one's job. Under the lock.
+static void drop_batch(gs_agent_reports *reports, int count) {
+    char job[sizeof reports->first->job];
+    snprintf(job, sizeof job, "%s", reports->first->job);
+    entry *kept = NULL;
+    for (entry **link = &reports->first; *link && count > 0;) {
+        entry *at = *link;
+        if (strcmp(at->job, job) != 0) {
+            kept = at;
+            link = &at->next;
+            continue;
+        }
+        *link = at->next;
+        if (reports->last == at) reports->last = kept;
+        reports->log_bytes -= entry_bytes(&at->record);
+        free(at);
+        count--;
+    }
 }
 
 // Called and left with the lock held.
@@ -114,12 +138,14 @@ static bool send_exit(gs_agent_reports *reports) {
 
 // Lines that the coordinator does not take (their job is unknown to it) have no other place.
 static void print_batch(const entry *at, int count) {
-    for (int i = 0; i < count; i++, at = at->next) {
+    const char *job = at->job;
+    for (;; at = at->next) {
         char line[1000], text[1100];
+        if (strcmp(at->job, job) != 0) continue;
         snprintf(line, sizeof line, "%.*s", (int)at->record.bytes, at->record.text);
         gs_log_info("line that no coordinator took", "job=%s rank=%lld text=%s", at->job,
                     (long long)at->record.rank, gs_log_quote(text, sizeof text, line));
-        if (i + 1 == count) return;  // its `next` is another thread's to write
+        if (--count == 0) return;  // its `next` is another thread's to write
     }
 }
 
@@ -135,8 +161,7 @@ static bool send_batch(gs_agent_reports *reports) {
     if (refused) print_batch(reports->first, count);
     pthread_mutex_lock(&reports->lock);
     if (is_worth_repeating(status)) return false;
-    for (int i = 0; i < count && reports->first; i++) drop_first(reports);
-    reports->oldest_ns = gs_now_ns();
+    drop_batch(reports, count);
     return true;
 }
 
@@ -144,7 +169,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
     gs_agent_reports *reports = ctx;
     pthread_mutex_lock(&reports->lock);
     while (!atomic_load(stopping)) {
-        int64_t due_ns = reports->oldest_ns + BATCH_NS - gs_now_ns();
+        int64_t due_ns = reports->first ? reports->first->since_ns + BATCH_NS - gs_now_ns() : 0;
         bool sent = true;
         if (reports->exits)
             sent = send_exit(reports);
@@ -212,7 +237,7 @@ static entry *copy_record(const gs_log_record *record) {
 
 static void append(gs_agent_reports *reports, entry *added) {
     if (!added) return;
-    if (!reports->first) reports->oldest_ns = gs_now_ns();
+    added->since_ns = gs_now_ns();
     if (reports->last)
         reports->last->next = added;
     else

@@ -138,8 +138,21 @@ gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
     return status;
 }
 
+void gs_slot_hold(gs_slot *slot, bool holds) {
+    if (!gs_slot_busy(slot) || slot->is_held == holds || (holds && slot->kill_at_ns)) return;
+    slot->is_held = holds;
+    slot->held_ns = gs_now_ns();
+    kill(-slot->pid, holds ? SIGSTOP : SIGCONT);
+}
+
+bool gs_slot_held_longer(const gs_slot *slot, double limit_seconds, double margin_seconds) {
+    if (!gs_slot_busy(slot) || !slot->is_held || limit_seconds <= 0) return false;
+    return gs_seconds_since(slot->held_ns) >= limit_seconds + margin_seconds;
+}
+
 void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds) {
     if (!gs_slot_busy(slot)) return;
+    gs_slot_hold(slot, false);
     if (!kill_now && slot->kill_at_ns == 0) kill(-slot->pid, SIGTERM);
     int64_t at_ns = gs_deadline_in_seconds(kill_now ? 0 : grace_seconds).at_ns;
     if (slot->kill_at_ns == 0 || at_ns < slot->kill_at_ns) slot->kill_at_ns = at_ns;
@@ -210,13 +223,14 @@ gs_json *gs_slot_describe(const gs_slot *slot) {
     gs_json_set_int(out, "generation", atomic_load(&slot->page->generation));
     gs_json_set_int(out, "world_size", atomic_load(&slot->page->world_size));
     gs_json_set_int(out, "applied_step", atomic_load(&slot->page->applied_step));
+    gs_json_set_string(out, "state", gs_member_state_name((gs_member_state)atomic_load(&slot->page->state)));
     gs_json_set_u64(out, "incarnation", slot->incarnation);
     gs_json_set_int(out, "pid", slot->pid);
     return out;
 }
 
 gs_json *gs_slot_describe_fully(const gs_slot *slot) {
-    static const char *const copied[] = {"launch_token", "device", "checkpoints_dir", "spec", NULL};
+    static const char *const copied[] = {"launch_token", "last_generation", "device", "checkpoints_dir", "spec", NULL};
     gs_json *out = gs_slot_describe(slot);
     for (const char *const *name = copied; *name; name++) {
         const gs_json *member = gs_json_get(slot->document, *name);

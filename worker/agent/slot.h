@@ -38,6 +38,8 @@ struct gs_slot {
     gs_slot_output outputs[2];
     int64_t position;   // of its last line
     int64_t kill_at_ns; // 0: not asked to end
+    bool is_held;
+    int64_t held_ns;    // since when it is, if so
     char *tail[GS_SLOT_TAIL_LINES];  // owned; a ring of the last lines
     uint64_t num_tail;
 };
@@ -52,6 +54,10 @@ static inline bool gs_slot_busy(const gs_slot *slot) {
 // SIGTERM now and SIGKILL when the grace has passed; or SIGKILL at once.
 void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds);
 void gs_slot_tick(gs_slot *slot);  // the grace
+// Stands still, or goes on. Who is to end goes on.
+void gs_slot_hold(gs_slot *slot, bool holds);
+// It stands still for longer than both together; a limit of 0 is none.
+bool gs_slot_held_longer(const gs_slot *slot, double limit_seconds, double margin_seconds);
 // Reads what is there.
 void gs_slot_read(gs_slot *slot, gs_slot_output *output);
 // After its pidfd became readable: the last output, the exit report; then the slot is free.

@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "core/directory.h"
 #include "core/failpoint.h"
 #include "core/random.h"
 #include "rpc/checkpoint/fence.h"
@@ -21,20 +22,6 @@
 // Free space wanted, as a multiple of what is to be written.
 #define FREE_SPACE_FACTOR 1.2
 
-static gs_status make_directories(const char *path) {
-    char at[PATH_MAX];
-    if (snprintf(at, sizeof at, "%s", path) >= (int)sizeof at) {
-        return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
-    }
-    for (char *slash = strchr(at + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(at, 0755) < 0 && errno != EEXIST) return gs_error_from_errno(errno, "%s", at);
-        *slash = '/';
-    }
-    if (mkdir(at, 0755) < 0 && errno != EEXIST) return gs_error_from_errno(errno, "%s", at);
-    return gs_ok();
-}
-
 static gs_fence fence_of(const gs_checkpoint_options *options) {
     return (gs_fence){.cluster = options->cluster ? options->cluster : "",
                       .generation = options->request.generation};
@@ -42,7 +29,7 @@ static gs_fence fence_of(const gs_checkpoint_options *options) {
 
 gs_status gs_checkpoint_take_over(const gs_checkpoint_options *options) {
     const gs_fence mine = fence_of(options);
-    GS_TRY(make_directories(options->directory));
+    GS_TRY(gs_directory_make_path(options->directory, 0755));
     return gs_fence_raise(options->directory, &mine);
 }
 
@@ -234,7 +221,7 @@ static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *sna
                       const gs_checkpoint_options *options) {
     char path[PATH_MAX];
     bool is_whole = result->request.num_parts == 1;
-    GS_TRY(make_directories(options->directory));
+    GS_TRY(gs_directory_make_path(options->directory, 0755));
     GS_TRY(check_fence(result, options));
     size_t num_parts = snapshot->is_part ? 1 : (size_t)result->request.num_parts;
     GS_TRY(check_space(options->directory, snapshot->bytes / num_parts));
@@ -243,8 +230,8 @@ static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *sna
         return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
     }
     // Another rank may have made it for its own part.
-    if (mkdir(path, 0755) < 0 && (is_whole || errno != EEXIST))
-        return gs_error_from_errno(errno, "%s", path);
+    if (is_whole && mkdir(path, 0755) < 0) return gs_error_from_errno(errno, "%s", path);
+    GS_TRY(gs_directory_make(path, 0755));
     return write_files(result, path, snapshot, options);
 }
 

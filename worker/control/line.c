@@ -38,6 +38,7 @@ struct gs_line {
     atomic_bool unknown;       // it has, and does not know this trainer
     atomic_bool reads_records;  // it takes flat step reports
     _Atomic int64_t heard_ns;  // when the coordinator was there last
+    _Atomic double orphan_seconds;  // how long nobody may be there; 0: for ever
 
     // Made once by start, then the control thread's.
     gs_json *hello;
@@ -48,7 +49,6 @@ struct gs_line {
     gs_seen_coordinator seen;
     bool told_unknown;
     gs_rpc_stream *stream;
-    double orphan_seconds;
     int64_t answered_ns;  // a coordinator knew this trainer, or knew that it does not
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
 
@@ -95,7 +95,7 @@ static void take_cadence(gs_line *line, const gs_json *item) {
 static void take_welcome(gs_line *line, const gs_json *item) {
     take_cadence(line, item);
     atomic_store(&line->reads_records, gs_json_int_or(item, "step_record", 0) >= GS_STEP_RECORD_VERSION);
-    line->orphan_seconds = gs_json_double_or(item, "orphan_seconds", ORPHAN_SECONDS);
+    atomic_store(&line->orphan_seconds, gs_json_double_or(item, "orphan_seconds", ORPHAN_SECONDS));
     atomic_store(&line->welcomed, true);
     line->told_unknown = false;
     gs_outbox_hold(line->outbox, false);
@@ -247,7 +247,8 @@ static void read_stream(gs_line *line, gs_deadline deadline) {
 static void watch_absence(gs_line *line) {
     bool answers = atomic_load(&line->welcomed) || atomic_load(&line->unknown);
     if (answers && gs_rpc_client_connected(line->client)) line->answered_ns = gs_now_ns();
-    bool orphaned = line->orphan_seconds > 0 && gs_seconds_since(line->answered_ns) >= line->orphan_seconds;
+    double limit = atomic_load(&line->orphan_seconds);
+    bool orphaned = limit > 0 && gs_seconds_since(line->answered_ns) >= limit;
     atomic_store(&line->control->mailbox.orphaned, orphaned);
 }
 
@@ -280,7 +281,7 @@ gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox
     line->control = control;
     line->page = page;
     line->heartbeat_ns = 100 * GS_NS_PER_MS;
-    line->orphan_seconds = ORPHAN_SECONDS;
+    atomic_store(&line->orphan_seconds, ORPHAN_SECONDS);
     line->answered_ns = gs_now_ns();
     atomic_store(&line->heard_ns, gs_now_ns());
     pthread_mutex_init(&line->lock, NULL);
@@ -301,6 +302,7 @@ gs_status gs_line_start(gs_line *line, gs_json *hello, uint64_t incarnation, con
     line->params = calloc(num_params, sizeof *line->params);
     if (!line->params) return gs_error(GS_RESOURCE_EXHAUSTED, "line: out of memory");
     memcpy(line->params, params, num_params * sizeof *params);
+    gs_line_set_state(line, GS_MEMBER_WAITING, 0);
     return gs_thread_start(&line->thread, "gs-control", run, line);
 }
 
@@ -324,6 +326,7 @@ void gs_line_destroy(gs_line *line) {
 
 void gs_line_set_state(gs_line *line, gs_member_state state, uint32_t generation) {
     atomic_store(&line->state, state);
+    atomic_store(&line->page->state, state);
     atomic_store(&line->generation, generation);
     gs_rpc_client_set_generation(line->client, generation);
 }
@@ -356,6 +359,11 @@ bool gs_line_reads_records(const gs_line *line) {
 
 bool gs_line_unknown(const gs_line *line) {
     return atomic_load(&line->unknown);
+}
+
+double gs_line_wait_seconds(const gs_line *line) {
+    double limit = atomic_load(&line->orphan_seconds);
+    return limit > 0 ? limit : ORPHAN_SECONDS;
 }
 
 int64_t gs_line_heard_ns(const gs_line *line) {

@@ -47,6 +47,8 @@ bool gs_line_welcomed(const gs_line *line);
 bool gs_line_reads_records(const gs_line *line);
 // It has, and does not know this trainer, which trains on.
 bool gs_line_unknown(const gs_line *line);
+// How long a coordinator that is gone is waited for by who has a last word for it: the limit of orphans, as it told.
+double gs_line_wait_seconds(const gs_line *line);
 int64_t gs_line_heard_ns(const gs_line *line);  // when a coordinator was there last
 
 // Keeps the last ReadyOrder, which another life of the coordinator is told again. Takes it.

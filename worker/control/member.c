@@ -18,8 +18,6 @@
 #define IDLE_ORPHAN_NS (60 * GS_NS_PER_SEC)
 #define SETTLE_ORPHAN_SECONDS 10.0
 #define SETTLE_SECONDS 60.0
-// How long a coordinator that took the last words and is gone is waited for.
-#define BYE_SECONDS 600.0
 // How long what a run has come to is kept when a coordinator is there that does not know it.
 #define UNKNOWN_SECONDS 10.0
 // Of timelines: spans and buckets that are left behind at the end.
@@ -152,12 +150,12 @@ void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int
     bool insists = gs_line_welcomed(member->line);
     // Somebody who is not there will not be there in a moment either.
     double seconds = !gs_line_started(member->line) || insists ? CALL_SECONDS : 1;
-    gs_deadline end = gs_deadline_in_seconds(BYE_SECONDS);
+    gs_deadline end = gs_deadline_in_seconds(gs_line_wait_seconds(member->line));
+    if (gs_line_welcomed(member->line)) leave_timeline(member);
     gs_status status;
     do {
         if (!gs_line_unknown(member->line))
             gs_outbox_flush(member->outbox, gs_deadline_in_seconds(2 * seconds));
-        if (gs_line_welcomed(member->line)) leave_timeline(member);
         gs_json *bye = gs_member_message_bye(outcome, generation, rank, member->control);
         status = call(member, GS_BYE, bye, seconds);
         insists &= is_lost(member, status) && !gs_deadline_passed(end);

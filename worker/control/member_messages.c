@@ -45,12 +45,6 @@ gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int
     return out;
 }
 
-static const char *state_name(gs_member_state state) {
-    static const char *const names[] = {"waiting", "prepared", "connecting",
-                                        "running", "aborting", "leaving"};
-    return names[state];
-}
-
 static int64_t resident_bytes(void) {
     long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "re");
@@ -71,7 +65,7 @@ gs_json *gs_member_message_heartbeat(gs_member_state state, uint32_t generation,
                                      const gs_control *control) {
     gs_trainer_phase phase = (gs_trainer_phase)atomic_load(&control->progress.phase);
     gs_json *out = gs_json_new_object();
-    gs_json_set_string(out, "state", state_name(state));
+    gs_json_set_string(out, "state", gs_member_state_name(state));
     gs_json_set_int(out, "generation", generation);
     gs_json_set_int(out, "applied_step", atomic_load(&control->progress.applied_step));
     gs_json_set_string(out, "phase", gs_trainer_phase_name(phase));

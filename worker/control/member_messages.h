@@ -13,16 +13,6 @@
 #include "worker/control/outcome.h"
 #include "worker/launch.h"
 
-// How far a member is, as heartbeats say it.
-typedef enum gs_member_state {
-    GS_MEMBER_WAITING = 0,
-    GS_MEMBER_PREPARED,
-    GS_MEMBER_CONNECTING,
-    GS_MEMBER_RUNNING,
-    GS_MEMBER_ABORTING,
-    GS_MEMBER_LEAVING
-} gs_member_state;
-
 // What all ranks of a job must have alike. Borrows for the call.
 typedef struct gs_trainer_facts {
     const gs_param_spec *params;

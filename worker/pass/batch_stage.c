@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "worker/state/event_wait.h"
+#include "kernels/event_wait.h"
 
 // Passes that the host may be ahead of the device.
 #define NUM_SLOTS 4

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
-#include "worker/state/event_wait.h"
+#include "kernels/event_wait.h"
 
 #define NUM_PIECES 2
 #define PIECE_BYTES (GS_DEVICE_COPY_PIECES_BYTES / NUM_PIECES)

@@ -167,9 +167,11 @@ double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *plac
     if (status.code) {
         saves->num_skipped++;
         log_skipped(saves, status);
-        bool is_told = request.num_parts > 1 || status.code == GS_UNAVAILABLE;
+        // Of a save that outlasts a hundred steps one word is enough.
+        bool is_told = request.num_parts > 1 || status.code == GS_UNAVAILABLE || !saves->told_late;
         if (is_told) tell_failed(saves, &request, status, "deadline");
     }
+    saves->told_late = status.code != GS_OK;
     gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
     return gs_seconds_since(begin_ns);
 }

@@ -25,6 +25,7 @@ typedef struct gs_saves {
 
     gs_checkpoint_writer *writer;  // owned; made by the first save
     uint64_t num_skipped;
+    bool told_late;       // that the save in flight takes longer than the time between two
     int64_t counted_ns;   // since when the time to the next save by the clock is counted; 0: not yet
     bool is_due_by_time;  // agreed by all ranks
     // The last save of which a part was written here; of the writer's thread while one is in flight.

@@ -170,6 +170,7 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
         .control = options->control,
         .progress = &options->control->progress,
         .data_root = options->data_root,
+        .data_address = options->data_address,
         .model_replicas = options->model_replicas,
         .generation = options->place.generation,
         .state_is_broken = options->state_is_broken || gs_trainer_state_is_apart(options->state),
@@ -238,7 +239,7 @@ static void end_process(void *ctx, const char *reason) {
 
 static gs_status create_comm(gs_session *session, const gs_reducer_options *reducer,
                              gs_deadline deadline) {
-    static const char *const backends[] = {"auto", "self", "shm", "nccl"};
+    static const char *const backends[] = {"auto", "self", "shm", "net", "nccl"};
     gs_comm_options comm = {.backend = backends[session->spec->reducer.backend],
                             .rank = session->shards.rank,
                             .world_size = session->shards.world_size,
@@ -248,6 +249,7 @@ static gs_status create_comm(gs_session *session, const gs_reducer_options *redu
                             .check = check_mailbox,
                             .check_ctx = &session->control->mailbox,
                             .arena = session->arena,
+                            .data_address = session->data_address,
                             .device = session->state->device,
                             .abort_hung = end_process};
     GS_TRY(gs_reducer_lanes(&comm.num_lanes, reducer));

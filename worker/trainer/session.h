@@ -26,6 +26,7 @@ typedef struct gs_session_options {
     gs_grad_memory *memory;   // borrows until destroy
     gs_control *control;      // borrows until destroy
     const char *data_root;    // borrows until destroy
+    const char *data_address;  // as gs_comm_options; borrows until destroy
     gs_place place;
     int num_shards;
     const gs_bucket_plan *plan;   // copied

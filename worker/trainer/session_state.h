@@ -33,7 +33,7 @@ struct gs_session {
     gs_trainer_state *state;
     gs_control *control;
     gs_progress *progress;  // the control's
-    const char *data_root;
+    const char *data_root, *data_address;
     gs_model_replicas *model_replicas;  // NULL: one replica
 
     uint32_t generation;

@@ -143,6 +143,7 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
                                   .memory = &trainer->memory,
                                   .control = trainer->options.control,
                                   .data_root = trainer->options.data_root,
+                                  .data_address = trainer->options.data_address,
                                   .place = assignment->place,
                                   .num_shards = assignment->num_shards,
                                   .plan = assignment->plan,

@@ -26,6 +26,7 @@ typedef struct gs_trainer_options {  // everything borrowed until destroy
     gs_control *control;
     const char *job;              // id, for files and logs
     const char *data_root;
+    const char *data_address;     // as gs_comm_options
     const char *checkpoints_dir;  // of the job
     const char *cluster;          // that the job is of; NULL or "": not known
     const char *resume;           // a checkpoint directory; NULL or "": start from the beginning

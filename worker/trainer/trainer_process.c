@@ -12,6 +12,7 @@
 #include "gradsync/step/logical_shards.h"
 #include "rpc/schema/plan_message.h"
 #include "worker/control/member.h"
+#include "worker/data_address.h"
 #include "worker/launch.h"
 #include "worker/trainer/trainer.h"
 
@@ -28,6 +29,7 @@ typedef struct trainer_process {
     gs_member *member;
     gs_trainer *trainer;
     char plan_hash[GS_DIGEST_TEXT_LEN];
+    char data_address[GS_DATA_ADDRESS_LEN];
     bool connected;
     gs_trainer_outcome outcome;
 } trainer_process;
@@ -91,6 +93,7 @@ static void set_checkpoint_aside(trainer_process *process) {
 static gs_status boot(trainer_process *process) {
     const gs_launch *launch = &process->launch;
     char place[128];
+    gs_data_address_find(process->data_address, launch->data_address, launch->coordinator);
     snprintf(place, sizeof place, "rank %d on worker %.80s", launch->rank_hint, launch->worker);
     // The agent shows a trainer the GPUs that are its own, and no others.
     bool on_gpu = strcmp(launch->device, "cuda") == 0, bad_checkpoint = false;
@@ -100,6 +103,7 @@ static gs_status boot(trainer_process *process) {
                                   .control = &process->control,
                                   .job = launch->job,
                                   .data_root = launch->data_root,
+                                  .data_address = process->data_address,
                                   .cluster = launch->cluster,
                                   .checkpoints_dir = launch->checkpoints_dir,
                                   .resume = launch->resume,
@@ -163,6 +167,7 @@ static gs_status connect_ranks(trainer_process *process, uint32_t generation) {
         process->trainer,
         gs_deadline_in_seconds(process->launch.spec.reducer.timeout_seconds)));
     process->connected = true;
+    gs_member_set_state(process->member, GS_MEMBER_CONNECTED, generation);
     gs_log_info("connected", "job=%s rank=%d world_size=%d generation=%u backend=%s seconds=%.3f",
                 process->launch.job, gs_session_rank(session), gs_session_world_size(session),
                 generation, gs_session_backend(session), gs_session_connect_seconds(session));

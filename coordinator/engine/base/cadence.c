@@ -25,8 +25,8 @@ void gs_cadence_tick(gs_engine *engine) {
     }
     for (size_t i = 0; i < state->agents.count && left > 0; i++) {
         gs_agent *agent = state->agents.items[i];
-        const gs_cadence told = {agent->heartbeat_ns, wanted.report_ns};
-        if (!gs_agent_is_connected(agent) || !gs_cadence_differs(told, wanted)) continue;
+        const gs_cadence told = {agent->told_heartbeat_ns, wanted.report_ns};
+        if (!gs_agent_is_connected(agent) || !agent->takes_cadence || !gs_cadence_differs(told, wanted)) continue;
         gs_tell_agent_cadence(engine, agent);
         left--;
     }

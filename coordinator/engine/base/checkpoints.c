@@ -11,6 +11,8 @@
 #define LONGEST_PAUSE_NS (60 * GS_NS_PER_SEC)
 #define FIND_AGAIN_NS (2 * GS_NS_PER_SEC)
 #define MOST_FINDS 15
+#define LOOKS_AT_ONCE 16  // of a start; of jobs that have ended
+#define ENDED_LOOKS_AT_ONCE 4
 #define ANSWER_NS (10 * GS_NS_PER_SEC)  // a disk that takes longer is away
 
 static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const gs_checkpoint *item) {
@@ -37,12 +39,43 @@ void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, const ch
                 settling ? "the job goes back to its newest checkpoint" : "training goes on");
 }
 
+static bool may_start(const gs_checkpoint *item) {
+    return item->state == GS_CHECKPOINT_GOOD || item->state == GS_CHECKPOINT_RECORDING;
+}
+
+// The steps that there are, as people say them.
+static void list_steps(char *text, size_t text_bytes, const gs_checkpoints *checkpoints) {
+    size_t used = 0;
+    for (size_t i = 0; i < checkpoints->count; i++) {
+        if (!may_start(&checkpoints->items[i]) || used >= text_bytes) continue;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used ? ", " : "",
+                                 (long long)checkpoints->items[i].step);
+    }
+    if (!used) snprintf(text, text_bytes, "none");
+}
+
+gs_status gs_checkpoints_find_step(const gs_job *job, int64_t step) {
+    char there[120] = "";
+    for (size_t i = 0; i < job->checkpoints.count; i++) {
+        const gs_checkpoint *item = &job->checkpoints.items[i];
+        if (may_start(item) && item->step == step) return gs_ok();
+    }
+    list_steps(there, sizeof there, &job->checkpoints);
+    return gs_error(GS_INVALID_ARGUMENT, "step: job %s has no checkpoint of step %lld; there are: %s", job->id_text,
+                    (long long)step, there);
+}
+
 static void free_report(void *report) {
     gs_checkpoint_report_release(report);
     free(report);
 }
 
 void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report) {
+    if (job->go_on_step && report->step > job->go_on_step) {
+        gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint not taken", "job=%s directory=%s step=%lld goes_on_from=%lld",
+                    job->id_text, directory, (long long)report->step, (long long)job->go_on_step);
+        return;
+    }
     if (gs_checkpoints_find(&job->checkpoints, directory)) return;
     gs_checkpoint *item = gs_checkpoints_add(&job->checkpoints, directory);
     gs_checkpoint_report *kept = calloc(1, sizeof *kept);
@@ -71,27 +104,57 @@ static void write_row(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
 }
 
 static void delete_checkpoint(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
+    // The end of the one write would pass for that of the other.
+    item->mark_waits = item->state == GS_CHECKPOINT_RECORDING && !item->record_again_ns;
     gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_DELETING);
-    write_row(engine, job, item);
+    if (!item->mark_waits) write_row(engine, job, item);
+}
+
+// NULL: there are not more than are kept.
+static gs_checkpoint *find_surplus(const gs_job *job) {
+    gs_checkpoint *oldest = NULL;
+    int64_t good = 0;
+    for (size_t i = 0; i < job->checkpoints.count; i++) {
+        gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->state != GS_CHECKPOINT_GOOD) continue;
+        good++;
+        if (!oldest || item->step < oldest->step) oldest = item;
+    }
+    // 0: a card of before does not say how many, and all of them stay.
+    int64_t keep = job->spec.checkpoint.keep_last;
+    return keep > 0 && good > keep ? oldest : NULL;
+}
+
+// Files that are being read may be of later steps: nobody waits for what they say.
+void gs_checkpoints_go_back(gs_engine *engine, gs_job *job, int64_t step) {
+    job->go_on_step = step;
+    for (size_t i = job->checkpoints.count; i-- > 0;) {
+        gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->step <= step || item->state == GS_CHECKPOINT_DELETING) continue;
+        if (item->state == GS_CHECKPOINT_VERIFYING) {
+            gs_checkpoints_forget(&job->checkpoints, item->directory);
+            continue;
+        }
+        item->is_gone = true;  // whatever becomes of its row and its files
+        delete_checkpoint(engine, job, item);
+    }
+    gs_checkpoints_settle(job);
 }
 
 static void apply_retention(gs_engine *engine, gs_job *job) {
-    // What is further may be gone, and then this is the newest: a start looks first.
-    if (!job->run && !job->checkpoints.is_checked) return;
-    int64_t keep = job->spec.checkpoint.keep_last;
-    if (keep < 1) keep = 1;
-    for (;;) {
-        gs_checkpoint *oldest = NULL;
-        int64_t good = 0;
-        for (size_t i = 0; i < job->checkpoints.count; i++) {
-            gs_checkpoint *item = &job->checkpoints.items[i];
-            if (item->state != GS_CHECKPOINT_GOOD) continue;
-            good++;
-            if (!oldest || item->step < oldest->step) oldest = item;
-        }
-        if (good <= keep) return;
-        delete_checkpoint(engine, job, oldest);
+    if (!find_surplus(job)) return;
+    // What is further may be gone, and then this is the newest. A start looks first; behind an end nobody else does, and in a
+    // run of which another life of the coordinator looked.
+    bool are_there = job->run ? job->checkpoints.were_checked : job->checkpoints.is_checked;
+    if (!are_there) {
+        if (job->run || gs_job_state_terminal(job->state)) gs_checkpoints_are_checked(engine, job);
+        return;
     }
+    for (gs_checkpoint *surplus; (surplus = find_surplus(job));) delete_checkpoint(engine, job, surplus);
+}
+
+void gs_checkpoints_retain(gs_engine *engine, gs_job *job) {
+    if (job->run || gs_job_state_terminal(job->state)) apply_retention(engine, job);
 }
 
 // The job and the checkpoint that it is about; NULL when either has gone.
@@ -104,7 +167,28 @@ void gs_checkpoints_find_more(gs_engine *engine, gs_job *job) {
     gs_effect *effect = gs_mind_do(engine, GS_DO_FIND_DIRECTORIES);
     effect->job = job;
     effect->job_id = job->id;
+    job->checkpoints.wants_look = false;
     if (!job->checkpoints.looking++) job->checkpoints.asked_ns = engine->state.now_ns;
+}
+
+static void look_at_next(gs_engine *engine, bool at_ended, int left) {
+    for (size_t i = 0; i < engine->state.jobs.count && left > 0; i++) {
+        gs_job *job = engine->state.jobs.items[i];
+        if (!job->checkpoints.wants_look || gs_job_state_terminal(job->state) != at_ended) continue;
+        gs_checkpoints_find_more(engine, job);
+        left--;
+    }
+}
+
+void gs_checkpoints_look_around(gs_engine *engine) {
+    int busy = 0, live = 0, ended = 0;
+    for (size_t i = 0; i < engine->state.jobs.count; i++) {
+        const gs_job *job = engine->state.jobs.items[i];
+        busy += job->checkpoints.looking > 0;
+        if (job->checkpoints.wants_look) *(gs_job_state_terminal(job->state) ? &ended : &live) += 1;
+    }
+    if (live) look_at_next(engine, false, LOOKS_AT_ONCE - busy);
+    else if (ended) look_at_next(engine, true, ENDED_LOOKS_AT_ONCE - busy);
 }
 
 void gs_checkpoints_find_again(gs_engine *engine, gs_job *job) {
@@ -243,6 +327,11 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
     gs_checkpoint *item = find(engine, &job, done);
     if (!item) return;
     engine->state.schedule_needed = true;
+    if (item->mark_waits) {
+        item->mark_waits = false;
+        write_row(engine, job, item);
+        return;
+    }
     if (item->state == GS_CHECKPOINT_DELETING) {
         // Where the mark could not be written, nothing is removed: one that has only been replaced is good as it was, until the
         // next is recorded; one that is gone is marked later, before another life takes it for good.
@@ -260,6 +349,7 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
 }
 
 void gs_checkpoints_tick(gs_engine *engine) {
+    gs_checkpoints_look_around(engine);
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_job *job = engine->state.jobs.items[i];
         if (job->checkpoints.find_again_ns && engine->state.now_ns >= job->checkpoints.find_again_ns) {
@@ -300,17 +390,25 @@ void gs_checkpoints_resume(gs_engine *engine, gs_job *job) {
         item->is_gone = true;  // some of its files may be
         ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
     }
+    // Its row is durable, and theirs may not have been.
+    if (job->go_on_step) gs_checkpoints_go_back(engine, job, job->go_on_step);
 }
 
-bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job) {
+void gs_checkpoints_check(gs_engine *engine, gs_job *job) {
     gs_checkpoints *checkpoints = &job->checkpoints;
-    if (checkpoints->is_checking) return false;
-    if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;
+    if (checkpoints->is_checking) return;
     checkpoints->is_checking = true;
     if (!checkpoints->looking) checkpoints->asked_ns = engine->state.now_ns;
     gs_effect *effect = gs_mind_do(engine, GS_DO_CHECK_CHECKPOINTS);
     effect->job = job;
     effect->job_id = job->id;
+}
+
+bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job) {
+    const gs_checkpoints *checkpoints = &job->checkpoints;
+    if (checkpoints->is_checking) return false;
+    if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;
+    gs_checkpoints_check(engine, job);
     return false;
 }
 
@@ -320,10 +418,11 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
     job->checkpoints.is_checking = false;
     engine->state.schedule_needed = true;
     if (done->status.code) {
-        gs_checkpoints_miss_disk(engine, job, done->status);
+        if (!job->run) gs_checkpoints_miss_disk(engine, job, done->status);  // else no start waits; the next save asks again
         return;
     }
-    job->checkpoints.is_checked = true;
+    job->checkpoints.is_checked = !job->run;  // the next start looks again
+    job->checkpoints.were_checked = true;
     gs_checkpoints_find_disk(engine, job);
     for (size_t i = 0; i < done->num_names; i++) {
         gs_checkpoint *item = gs_checkpoints_find(&job->checkpoints, done->names[i]);
@@ -337,4 +436,5 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
                     item->directory, item->directory,
                     (long long)gs_checkpoints_newest_step(&job->checkpoints));
     }
+    gs_checkpoints_retain(engine, job);
 }

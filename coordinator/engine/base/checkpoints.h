@@ -13,12 +13,19 @@ void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, const ch
 // Before a start: asks for those that are no longer on the disk, because a worker that found one damaged has
 // renamed it or somebody has deleted it. False: the answer is awaited.
 bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job);
+// Asks for that now, whoever has asked before: GS_ON_CHECKPOINTS_CHECKED follows.
+void gs_checkpoints_check(gs_engine *engine, gs_job *job);
+// Of an ended job: those that are more than it keeps go, when the disk has said what is there.
+void gs_checkpoints_retain(gs_engine *engine, gs_job *job);
 // After a start of the coordinator: takes up deletions that were begun.
 void gs_checkpoints_resume(gs_engine *engine, gs_job *job);
 
 // Asks what is on the disk and not known: whole or with all its parts and of this job, it is taken; what is neither and
 // old is removed.
 void gs_checkpoints_find_more(gs_engine *engine, gs_job *job);
+// The same of all jobs behind a start of the coordinator, those that have ended last and a few at a time: who waits for a disk
+// waits for nobody else's.
+void gs_checkpoints_look_around(gs_engine *engine);
 // The same in a moment, for what the disk could not read just now; a start waits for it. Not for ever: who has asked often
 // enough starts from what there is.
 void gs_checkpoints_find_again(gs_engine *engine, gs_job *job);
@@ -40,5 +47,11 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done);
 void gs_on_checkpoint_row_deleted(gs_engine *engine, const gs_completion *done);
 void gs_on_files_removed(gs_engine *engine, const gs_completion *done);
 void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done);
+
+// A checkpoint of this step is there to start from; INVALID_ARGUMENT names those that are.
+GS_NODISCARD gs_status gs_checkpoints_find_step(const gs_job *job, int64_t step);
+// The next start goes on from there, which the disk has just been seen to have: later ones are removed, and none that is
+// found before its generation is formed is taken.
+void gs_checkpoints_go_back(gs_engine *engine, gs_job *job, int64_t step);
 
 #endif

@@ -31,10 +31,12 @@ typedef enum gs_effect_kind {
     // To files.
     GS_DO_VERIFY,            // reads a checkpoint; GS_ON_VERIFIED
     GS_DO_LOOK_AT_PARTS,     // makes a checkpoint of parts where all are there; GS_ON_PARTS_LOOKED
-    GS_DO_FIND_DIRECTORIES,  // that are checkpoints and not known, and sweeps what is old; GS_ON_DIRECTORIES_FOUND
+    GS_DO_FIND_DIRECTORIES,  // that are checkpoints and not known; GS_ON_DIRECTORIES_FOUND
     GS_DO_CHECK_CHECKPOINTS, // which good ones are gone; GS_ON_CHECKPOINTS_CHECKED
+    GS_DO_LOOK_FOR_LIFE,     // of ranks that are gone, and closes their directory to them when asked to; GS_ON_LIFE_LOOKED
     GS_DO_REMOVE_CHECKPOINT, // its files; GS_ON_FILES_REMOVED
     GS_DO_REMOVE_PARTS,      // of a save that will never be one; not answered
+    GS_DO_SWEEP,             // what saves have left long ago; not answered
     GS_DO_PURGE,             // all files of a job; not answered
     // To people.
     GS_DO_NOTE,             // an entry of the event log
@@ -169,6 +171,7 @@ typedef struct gs_effect {
         const gs_checkpoint *checkpoint;
         const gs_checkpoint_report *verify;
         bool all_reported;
+        gs_life_look life;
         gs_note note;
         struct {
             const char *event;  // what has happened; its fields are effect.text

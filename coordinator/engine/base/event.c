@@ -38,6 +38,7 @@ static const char *const names[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_DIRECTORIES_FOUND] = "directories_found",
     [GS_ON_FILES_REMOVED] = "files_removed",
     [GS_ON_CHECKPOINTS_CHECKED] = "checkpoints_checked",
+    [GS_ON_LIFE_LOOKED] = "life_looked",
 };
 
 const char *gs_engine_event_name(gs_engine_event_kind kind) {

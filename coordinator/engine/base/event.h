@@ -61,6 +61,7 @@ typedef enum gs_engine_event_kind {
     GS_ON_DIRECTORIES_FOUND,
     GS_ON_FILES_REMOVED,
     GS_ON_CHECKPOINTS_CHECKED,
+    GS_ON_LIFE_LOOKED,
     GS_NUM_ENGINE_EVENTS
 } gs_engine_event_kind;
 
@@ -85,6 +86,7 @@ typedef struct gs_running_trainer {
     int rank, world_size;       // world_size 0: not told
     uint32_t generation;
     int64_t step;
+    gs_membership membership;
 } gs_running_trainer;
 
 // The same, as it is now, with what it takes to be its coordinator.
@@ -92,6 +94,7 @@ typedef struct gs_described_trainer {
     gs_status refusal;
     gs_running_trainer running;
     uint64_t launch_token;
+    uint32_t last_generation;  // of those that its coordinator had given out when it started this trainer; 0: not told
     const char *device, *checkpoints_dir;  // "": not where this coordinator would look
     gs_job_spec *spec;                     // taken
     char spec_digest[GS_DIGEST_TEXT_LEN];
@@ -104,6 +107,8 @@ typedef struct gs_agent_hello {
     int64_t pid, cores;
     int num_slots;
     bool is_leaving;  // it ends when its trainers have
+    bool takes_cadence;
+    bool looks_out;   // for signs in checkpoint directories, when it hears nobody
     gs_agent_devices devices;  // taken
     gs_running_trainer *running;  // owned by the event
     size_t num_running;
@@ -144,6 +149,7 @@ typedef struct gs_heartbeat_report {
     int64_t applied_step, rss_bytes;  // rss −1: not told
     const char *phase;                // NULL: not told
     gs_activity activity;
+    gs_membership membership;
     gs_plan_report plan;
 } gs_heartbeat_report;
 
@@ -219,6 +225,7 @@ typedef struct gs_completion {
     gs_checkpoint_report found;        // of GS_ON_PARTS_LOOKED that found a whole one; taken
     const char *const *names;          // of directories: found, or missing
     size_t num_names;
+    gs_life_look life;                 // of GS_ON_LIFE_LOOKED
 } gs_completion;
 
 typedef struct gs_engine_event {
@@ -270,7 +277,11 @@ typedef struct gs_engine_event {
         } replan;
         struct {
             const char *job;
-        } release, adopt;
+            int64_t step;  // to go on from; 0: none is named
+        } release;
+        struct {
+            const char *job;
+        } adopt;
         gs_described_trainer described;
         struct {
             gs_call call;

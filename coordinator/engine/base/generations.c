@@ -19,12 +19,17 @@ uint32_t gs_generations_take(gs_engine *engine) {
     return generation;
 }
 
-bool gs_generations_leap(gs_engine *engine, uint32_t used) {
+void gs_generations_raise(gs_engine *engine, uint32_t least) {
     gs_generation_numbers *numbers = &engine->state.generations;
-    if (numbers->next > used && numbers->next - used >= GS_GENERATION_LEAP) return true;
-    if (used >= UINT32_MAX - GS_GENERATION_LEAP - 4 * GS_GENERATION_BLOCK) return false;
-    numbers->next = used + GS_GENERATION_LEAP;
+    if (numbers->next >= least) return;
+    numbers->next = least;
     ask(engine);
+}
+
+bool gs_generations_leap(gs_engine *engine, uint32_t used, uint32_t *least) {
+    if (used >= UINT32_MAX - GS_GENERATION_LEAP - 4 * GS_GENERATION_BLOCK) return false;
+    *least = used + GS_GENERATION_LEAP;
+    gs_generations_raise(engine, *least);
     return true;
 }
 

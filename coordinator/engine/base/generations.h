@@ -8,9 +8,11 @@
 
 // 0: none is reserved, since the store does not answer or cannot be written; it has been asked again.
 uint32_t gs_generations_take(gs_engine *engine);
-// Numbers up to and with `used` are another coordinator's, which may go on counting: the next one is GS_GENERATION_LEAP above
-// at least. False: there are none left up there, and nothing has changed.
-bool gs_generations_leap(gs_engine *engine, uint32_t used);
+// Numbers up to and with `used` are another coordinator's, which may go on counting: those that are given here from now on are
+// GS_GENERATION_LEAP above, from *least on. False: there are none left up there, and nothing has changed.
+bool gs_generations_leap(gs_engine *engine, uint32_t used, uint32_t *least);
+// The next one is `least` or above.
+void gs_generations_raise(gs_engine *engine, uint32_t least);
 // What the store answered.
 void gs_generations_stored(gs_engine *engine, uint32_t end, gs_status status);
 // A reservation that failed is tried again.

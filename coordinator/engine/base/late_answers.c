@@ -26,6 +26,15 @@ gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket) {
     return answer;
 }
 
+gs_late_answer *gs_late_answer_take_held(gs_engine *engine, uint64_t job) {
+    for (const gs_late_answer *answer = engine->late; answer; answer = answer->next) {
+        if (answer->kind != GS_LATE_GO_BACK) continue;
+        if (job ? answer->job == job : answer->until_ns <= engine->state.now_ns)
+            return gs_late_answer_take(engine, answer->ticket);
+    }
+    return NULL;
+}
+
 void gs_late_answers_purge(gs_engine *engine, const gs_job *job) {
     for (gs_late_answer *answer = engine->late; answer; answer = answer->next)
         answer->purges |= answer->kind == GS_LATE_DELETE && answer->job == job->id;
@@ -33,7 +42,7 @@ void gs_late_answers_purge(gs_engine *engine, const gs_job *job) {
 
 bool gs_late_answer_waits(const gs_engine *engine, const gs_job *job) {
     for (const gs_late_answer *answer = engine->late; answer; answer = answer->next)
-        if (answer->job == job->id) return true;
+        if (answer->job == job->id && answer->kind != GS_LATE_GO_BACK) return true;
     return false;
 }
 

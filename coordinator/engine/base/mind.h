@@ -18,6 +18,7 @@ typedef enum gs_late_kind {
     GS_LATE_DELETE,
     GS_LATE_REPLAN,
     GS_LATE_RELEASE,
+    GS_LATE_GO_BACK,  // waits for no write: for the disk, which is asked whether the step is there
     GS_LATE_ADOPT,
     GS_LATE_ADOPT_AGAIN
 } gs_late_kind;
@@ -32,6 +33,7 @@ typedef struct gs_late_answer {
     bool purges;
     gs_forget_reason why;  // of a deletion
     bool shows_end;  // what is written shows that the job has ended
+    int64_t step, until_ns;  // of GO_BACK
     struct gs_late_answer *next;
 } gs_late_answer;
 

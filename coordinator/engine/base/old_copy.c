@@ -43,6 +43,19 @@ static int64_t witnessed_epoch(const gs_engine *engine) {
     return newest;
 }
 
+// Of this very life nobody has heard before: who came while the doubt was young is given the time to stay.
+static bool has_witness_to_come(const gs_engine *engine) {
+    const gs_state *state = &engine->state;
+    if (state->cluster.doubted_epoch != (int64_t)state->cluster.epoch) return false;
+    for (size_t i = 0; i < state->agents.count; i++) {
+        const gs_agent *agent = state->agents.items[i];
+        bool has_stayed = state->now_ns - agent->connected_ns >= state->timing.agent_grace_ns;
+        bool came_in_time = agent->connected_ns < state->cluster.doubted_ns + state->timing.grace_ns;
+        if (gs_agent_is_connected(agent) && came_in_time && !has_stayed) return true;
+    }
+    return false;
+}
+
 gs_status gs_old_copy_ask_trainer(gs_engine *engine, const gs_seen_life *seen) {
     gs_cluster *cluster = &engine->state.cluster;
     if (!gs_cluster_is_older(cluster, seen)) return gs_ok();
@@ -62,7 +75,8 @@ void gs_old_copy_tick(gs_engine *engine) {
     gs_cluster *cluster = &engine->state.cluster;
     if (!cluster->doubted_ns || cluster->is_old_copy) return;
     bool is_denied = witnessed_epoch(engine) >= cluster->doubted_epoch;
-    if (!is_denied && engine->state.now_ns - cluster->doubted_ns < engine->state.timing.grace_ns) return;
+    bool is_young = engine->state.now_ns - cluster->doubted_ns < engine->state.timing.grace_ns;
+    if (!is_denied && (is_young || has_witness_to_come(engine))) return;
     if (!is_denied) (void)end(engine, "a trainer", cluster->doubted_epoch);
     cluster->doubted_ns = cluster->doubted_epoch = 0;
 }

@@ -58,8 +58,8 @@ static gs_effect *tell_agent(gs_engine *engine, gs_agent *agent, gs_agent_order 
 
 void gs_tell_agent_welcome(gs_engine *engine, gs_agent *agent) {
     gs_effect *effect = tell_agent(engine, agent, GS_TELL_AGENT_WELCOME);
-    agent->heartbeat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
-    if (effect) effect->agent_message.heartbeat_ns = agent->heartbeat_ns;
+    agent->told_heartbeat_ns = agent->heartbeat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
+    if (effect) effect->agent_message.heartbeat_ns = agent->told_heartbeat_ns;
 }
 
 void gs_tell_cadence(gs_engine *engine, gs_member *member) {
@@ -72,8 +72,9 @@ void gs_tell_cadence(gs_engine *engine, gs_member *member) {
 
 void gs_tell_agent_cadence(gs_engine *engine, gs_agent *agent) {
     gs_effect *effect = tell_agent(engine, agent, GS_TELL_AGENT_CADENCE);
-    agent->heartbeat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
-    if (effect) effect->agent_message.heartbeat_ns = agent->heartbeat_ns;
+    agent->told_heartbeat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
+    if (agent->told_heartbeat_ns > agent->heartbeat_ns) agent->heartbeat_ns = agent->told_heartbeat_ns;
+    if (effect) effect->agent_message.heartbeat_ns = agent->told_heartbeat_ns;
 }
 
 bool gs_order_start_rank(gs_engine *engine, gs_agent *agent, gs_member *member) {

@@ -163,5 +163,6 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
     for (size_t i = 0; i < done->num_names; i++) {
         if (!gs_checkpoints_find(&job->checkpoints, done->names[i])) look_for(engine, job, done->names[i], false);
     }
+    if (!done->status.code && !job->checkpoints.num_finds) gs_checkpoints_retain(engine, job);  // once: the next start tries again
     gs_checkpoints_settle(job);
 }

@@ -23,31 +23,26 @@ void gs_agent_stream_gone(gs_engine *engine, gs_agent *agent, bool was_closed) {
     gs_mind_log(engine, GS_SEVERITY_WARNING, "worker disconnected", "worker=%s", agent->name);
 }
 
-// Trainers end with their agent. But an agent that is not heard may be well, and so may one whose connections were
-// closed: a network closes them, too, before it is cut.
-typedef struct agent_members {
-    int count, closed;
-} agent_members;
-
-static agent_members count_members(const gs_engine *engine, const gs_agent *agent) {
-    agent_members on = {0};
+// Who lives with each agent: all at once, for many agents may be away, and ranks are many more.
+static void count_members(gs_engine *engine) {
+    const gs_agent_table *agents = &engine->state.agents;
     const gs_job_table *jobs = &engine->state.jobs;
+    for (size_t i = 0; i < agents->count; i++) agents->items[i]->on = (gs_agent_members){0};
     for (size_t i = 0; i < jobs->count; i++) {
         const gs_run *run = jobs->items[i]->run;
         for (int m = 0; run && m < run->num_members; m++) {
             const gs_member *member = &run->members[m];
-            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
-            on.count++;
-            on.closed += !member->stream.call && (member->stream_closed || member->stage == GS_MEMBER_LAUNCHED);
+            gs_agent *agent = member->stage == GS_MEMBER_EXITED ? NULL : gs_agent_table_find(agents, member->worker);
+            if (!agent) continue;
+            agent->on.count++;
+            agent->on.closed += !member->stream.call && (member->stream_closed || member->stage == GS_MEMBER_LAUNCHED);
         }
     }
-    return on;
 }
 
-static bool looks_dead(const gs_engine *engine, const gs_agent *agent) {
-    const agent_members on = count_members(engine, agent);
-    return agent->was_closed && on.closed == on.count;
-}
+// Trainers end with their agent. But an agent that is not heard may be well, and so may one whose connections were
+// closed: a network closes them, too, before it is cut.
+static bool looks_dead(const gs_agent *agent) { return agent->was_closed && agent->on.closed == agent->on.count; }
 
 // It is of the same host and has been heard all the while: who lives there would be back.
 static bool is_witness(const gs_engine *engine, const gs_agent *agent, const gs_agent *other) {
@@ -69,9 +64,10 @@ static bool has_witness(const gs_engine *engine, const gs_agent *agent) {
 static gs_run *run_of(const gs_job *job) { return gs_job_is_unrecorded(job) ? NULL : job->run; }
 
 // Whose connections were closed with their agent's: those whose set takes no step any more, whether they live or not;
-// all of them where their host has a witness.
-static void give_up_members(gs_engine *engine, const gs_agent *agent) {
-    if (!looks_dead(engine, agent)) return;
+// all of them where their host has a witness. True: there were some.
+static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
+    if (agent->on.count == 0 || !looks_dead(agent)) return false;
+    bool found = false;
     bool are_dead = has_witness(engine, agent);
     const gs_job_table *jobs = &engine->state.jobs;
     for (size_t i = 0; i < jobs->count; i++) {
@@ -81,8 +77,10 @@ static void give_up_members(gs_engine *engine, const gs_agent *agent) {
             gs_member *member = &run->members[m];
             if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
             gs_member_exited(engine, member, -1, 0, NULL);
+            found = true;
         }
     }
+    return found;
 }
 
 // Nobody has taken a step since: they have ended, or cannot say that they train.
@@ -98,9 +96,10 @@ static void explain_absence(gs_engine *engine, const gs_agent *agent) {
             count += run->members[m].stage != GS_MEMBER_EXITED && !strcmp(run->members[m].worker, agent->name);
         if (count == 0) continue;
         gs_job_move(engine, jobs->items[i], GS_JOB_RECOVERING, "WorkerGone",
-                    "worker %s is gone with its %d ranks, or cut off: the job goes on when it is back, or another worker of "
+                    "worker %s is gone with its %d ranks, or cut off%s: the job goes on when it is back, or another worker of "
                     "its host (%s) is there, or after %lld s; `gradsync release` says that they are dead",
-                    agent->name, count, agent->host, (long long)(engine->state.timing.orphan_ns / GS_NS_PER_SEC));
+                    agent->name, count, agent->looks_out ? ", as some looks into its checkpoint directory will tell" : "", agent->host,
+                    (long long)(engine->state.timing.orphan_ns / GS_NS_PER_SEC));
     }
 }
 
@@ -158,24 +157,27 @@ static void tell_lost(gs_engine *engine, gs_agent *agent) {
     gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "WorkerLost", "worker %s on %s is %s", agent->name,
                 agent->host, agent->was_closed ? "gone" : "silent");
     show_worker(engine, agent, "lost");
-    if (looks_dead(engine, agent) && !has_witness(engine, agent)) explain_absence(engine, agent);
+    if (looks_dead(agent) && !has_witness(engine, agent)) explain_absence(engine, agent);
 }
 
 // With nothing on it that may still run.
 static bool is_lost(const gs_engine *engine, const gs_agent *agent) {
     bool may_return = engine->state.now_ns - agent->lost_ns < engine->state.timing.orphan_ns;
-    return count_members(engine, agent).count == 0 && !(may_return && has_unknown(agent));
+    return agent->on.count == 0 && !(may_return && has_unknown(agent));
 }
 
 void gs_agents_tick(gs_engine *engine) {
     const gs_agent_table *agents = &engine->state.agents;
+    bool are_counted = false;
     for (size_t i = 0; i < agents->count; i++) {
         gs_agent *agent = agents->items[i];
         if (gs_agent_is_connected(agent) ||
             engine->state.now_ns - agent->lost_ns < engine->state.timing.agent_dead_ns)
             continue;
+        if (!are_counted) count_members(engine);
+        are_counted = true;
         tell_lost(engine, agent);
-        give_up_members(engine, agent);
+        if (give_up_members(engine, agent)) count_members(engine);
         if (!is_lost(engine, agent)) continue;
         lose_agent(engine, agent);
         i--;
@@ -357,6 +359,8 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     agent->was_closed = agent->told_lost = false;
     agent->seen_epoch = gs_cluster_epoch_of(&engine->state.cluster, &hello->seen);
     agent->is_leaving = hello->is_leaving;
+    agent->takes_cadence = hello->takes_cadence;
+    agent->looks_out = hello->looks_out;
     agent->heard_ns = agent->connected_ns = engine->state.now_ns;
     gs_tell_agent_welcome(engine, agent);
     for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &hello->running[i]);
@@ -376,6 +380,7 @@ void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
     gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
     if (!agent) return;
     agent->heard_ns = engine->state.now_ns;
+    agent->heartbeat_ns = agent->told_heartbeat_ns;
     agent->is_leaving |= event->agent_heartbeat.is_leaving;
 }
 

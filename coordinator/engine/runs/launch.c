@@ -213,6 +213,7 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     gs_run *run = place_run(engine, job, decision, &at);
     release_placement(&at);
     job->run = run;
+    job->checkpoints.were_checked |= !job->checkpoints.is_given_up;
     job->checkpoints.is_found = job->checkpoints.is_checked = job->checkpoints.is_given_up = false;
     for (int i = 0; i < run->num_members; i++) {
         if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
@@ -294,10 +295,17 @@ static void give_up_waiting(gs_engine *engine, gs_job *job) {
                no_device ? ": " : "", why);
 }
 
+static bool somebody_waits(const gs_engine *engine) {
+    const gs_job_table *jobs = &engine->state.jobs;
+    for (size_t i = 0; i < jobs->count; i++)
+        if (wants_slots(engine, jobs->items[i])) return true;
+    return false;
+}
+
 void gs_launch_waiting(gs_engine *engine) {
     const gs_job_table *jobs = &engine->state.jobs;
     engine->state.schedule_needed = false;
-    if (gs_old_copy_is_possible(engine)) return;
+    if (gs_old_copy_is_possible(engine) || !somebody_waits(engine)) return;
     pools_of_all pools = count_slots(engine);
     gs_job **waiting = gs_model_alloc(jobs->count, sizeof *waiting);
     gs_schedule_job *decisions = gs_model_alloc(jobs->count, sizeof *decisions);

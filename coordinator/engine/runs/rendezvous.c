@@ -34,7 +34,8 @@ static bool all_are_here(gs_engine *engine, gs_run *run) {
     const gs_member *first = &run->members[0];
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
-        if (!gs_member_is_here(member)) return false;
+        // Who leaves is not compared: it may not even have told what it has.
+        if (!gs_member_is_here(member) || member->stage == GS_MEMBER_LEAVING) return false;
         if (run->job->spec.exact && member->arithmetic != first->arithmetic) {
             refuse_world(engine, run, member, "ArithmeticMismatch",
                          "its arithmetic differs from rank 0's, and exact is set",
@@ -77,6 +78,7 @@ static bool compare_world(gs_engine *engine, gs_run *run) {
 static void begin_generation(gs_engine *engine, gs_run *run, uint32_t generation) {
     gs_job *job = run->job;
     run->generation = job->generation = generation;
+    job->go_on_step = 0;  // what others have saved is of an earlier generation now
     if (job->world_size && job->world_size != run->num_members) {
         gs_mind_count(engine, job, GS_COUNT_RESCALE, run->num_members > job->world_size ? "up" : "down", NULL, 0);
     }
@@ -130,8 +132,8 @@ static void resend(gs_engine *engine, gs_member *member) {
     if (run->draining) gs_tell_drain(engine, member);
 }
 
-// Who has said Bye does not come back.
-static void check_in(gs_engine *engine, gs_run *run) {
+void gs_rendezvous_check_in(gs_engine *engine, gs_run *run) {
+    if (run->phase != GS_RUN_RELOADING) return;
     int back = 0;
     for (int i = 0; i < run->num_members; i++) {
         const gs_member *member = &run->members[i];
@@ -197,6 +199,7 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
 
 static void note_hello(gs_engine *engine, gs_member *member, const gs_trainer_hello *hello) {
     member->heard_ns = engine->state.now_ns;
+    member->idle_since_ns = 0;
     member->pid = hello->pid;
     snprintf(member->host, sizeof member->host, "%s", hello->host);
     snprintf(member->boot_id, sizeof member->boot_id, "%s", hello->boot_id);
@@ -229,7 +232,7 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
     bool send_params = first ? !asked : member->list_asked && !member->params;
     gs_tell_welcome(engine, member, send_params && run->phase == GS_RUN_LAUNCHING);
     if (!first) resend(engine, member);
-    if (run->phase == GS_RUN_RELOADING) check_in(engine, run);
+    gs_rendezvous_check_in(engine, run);
     gs_rendezvous_try(engine, run);
 }
 

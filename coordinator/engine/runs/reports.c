@@ -5,6 +5,7 @@
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/runs/claims.h"
 #include "coordinator/engine/runs/farewells.h"
+#include "coordinator/engine/runs/rendezvous.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 
@@ -19,6 +20,17 @@ static void note_step(gs_engine *engine, gs_member *member, int64_t generation, 
     else if (applied_step > member->applied_step) member->applied_step = applied_step;
 }
 
+// That it has not begun though it was told to. Where its words did not come through, that order may not have either.
+static void note_membership(const gs_engine *engine, gs_member *member, gs_membership membership) {
+    int64_t now_ns = engine->state.now_ns, gap_ns = engine->state.timing.dead_ns;
+    if (gap_ns < 3 * member->told.heartbeat_ns) gap_ns = 3 * member->told.heartbeat_ns;
+    bool is_idle = membership == GS_MEMBERSHIP_FORMS || membership == GS_MEMBERSHIP_WAITS;
+    bool goes_on = member->idle_since_ns && now_ns - member->idle_told_ns < gap_ns;
+    if (!is_idle || member->job->run->phase != GS_RUN_TRAINING) member->idle_since_ns = 0;
+    else if (!goes_on) member->idle_since_ns = now_ns;
+    member->idle_told_ns = now_ns;
+}
+
 void gs_on_heartbeat(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
     const gs_heartbeat_report *report = &event->heartbeat;
     member->heard_at_step = member->job->run->step;
@@ -28,6 +40,7 @@ void gs_on_heartbeat(gs_engine *engine, gs_member *member, const gs_engine_event
         snprintf(member->phase, sizeof member->phase, "%s", report->phase);
         member->activity = report->activity;
     }
+    note_membership(engine, member, report->membership);
     gs_replan_note(engine, member, event->from.generation, &report->plan);
     note_step(engine, member, event->from.generation, report->applied_step);
 }
@@ -141,5 +154,6 @@ void gs_on_bye(gs_engine *engine, gs_member *member, const gs_engine_event *even
         gs_run_fail(engine, run, &blame, "rank %d: %s", gs_member_index(member), bye->error);
     }
     gs_farewell_take(engine, member, event->from.call);
+    gs_rendezvous_check_in(engine, run);  // it was the one that was waited for
     gs_run_try_settle(engine, run);
 }

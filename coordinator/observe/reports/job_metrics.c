@@ -356,7 +356,7 @@ void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, cons
     take_history(metrics, report, record);
 }
 
-static gs_json *sum_totals(const gs_job_metrics *metrics) {
+gs_json *gs_job_metrics_totals_to_view(const gs_job_metrics *metrics) {
     static const struct {
         const char *name;
         gs_report_value total;
@@ -389,19 +389,12 @@ static void set_straggler(gs_json *report, const gs_job_metrics *metrics, int ra
     if (view.flagged) gs_json_set_string(report, "straggler_phase", view.phase);
 }
 
-gs_json *gs_job_metrics_to_view(const gs_job_metrics *metrics) {
-    gs_json *ranks = gs_json_new_array();
-    for (int i = 0; i < metrics->num_ranks; i++) {
-        if (!metrics->ranks[i].has_report) continue;
-        gs_json *report = gs_step_report_to_json(&metrics->ranks[i].report);
-        gs_json_set_int(report, "rank", i);
-        set_straggler(report, metrics, i);
-        gs_json_push(ranks, report);
-    }
-    gs_json *view = gs_json_new_object();
-    gs_json_set(view, "totals", sum_totals(metrics));
-    gs_json_set(view, "ranks", ranks);
-    return view;
+gs_json *gs_job_metrics_rank_to_view(const gs_job_metrics *metrics, int rank) {
+    if (!metrics->ranks[rank].has_report) return NULL;
+    gs_json *report = gs_step_report_to_json(&metrics->ranks[rank].report);
+    gs_json_set_int(report, "rank", rank);
+    set_straggler(report, metrics, rank);
+    return report;
 }
 
 static gs_json *series_to_json(const gs_series *series, int64_t from, int64_t to, size_t max_points) {

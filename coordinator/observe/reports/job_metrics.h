@@ -51,8 +51,8 @@ typedef struct gs_metrics_record {
 // A report of a rank, of which a copy is kept in place of the one before.
 void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, const gs_step_report *report,
                          const gs_metrics_record *record);
-// {totals, ranks}. The caller's.
-gs_json *gs_job_metrics_to_view(const gs_job_metrics *metrics);
+gs_json *gs_job_metrics_totals_to_view(const gs_job_metrics *metrics);           // the caller's
+gs_json *gs_job_metrics_rank_to_view(const gs_job_metrics *metrics, int rank);  // the caller's; NULL: it has told nothing
 
 typedef struct gs_series_wish {
     const gs_json *names;  // NULL or empty: all

@@ -18,11 +18,15 @@ typedef struct kept_sample {
     float compute, wait, transfer, data, step_seconds;
 } kept_sample;
 
+typedef struct told_sample {
+    kept_sample sample;
+    bool told;
+} told_sample;
+
 typedef struct pending_step {
     int64_t step;  // −1: free
     int num_told;
-    kept_sample *samples;  // num_ranks
-    bool *told;            // num_ranks
+    told_sample *of;  // owned; of each rank; NULL: free, or it could not be had
 } pending_step;
 
 // The last numbers of one kind, as they came and in order: their median costs a look, a new one costs a move.
@@ -69,13 +73,7 @@ gs_stragglers *gs_stragglers_create(int num_ranks) {
     stragglers->scratch = calloc(ranks, sizeof *stragglers->scratch);
     stragglers->views = calloc(ranks, sizeof *stragglers->views);
     bool made = stragglers->ranks && stragglers->scratch && stragglers->views;
-    for (int i = 0; i < PENDING_STEPS && made; i++) {
-        pending_step *pending = &stragglers->pending[i];
-        pending->step = -1;
-        pending->samples = calloc(ranks, sizeof *pending->samples);
-        pending->told = calloc(ranks, sizeof *pending->told);
-        made = pending->samples && pending->told;
-    }
+    for (int i = 0; i < PENDING_STEPS; i++) stragglers->pending[i].step = -1;
     if (made) return stragglers;
     gs_stragglers_destroy(stragglers);
     return NULL;
@@ -83,10 +81,7 @@ gs_stragglers *gs_stragglers_create(int num_ranks) {
 
 void gs_stragglers_destroy(gs_stragglers *stragglers) {
     if (!stragglers) return;
-    for (int i = 0; i < PENDING_STEPS; i++) {
-        free(stragglers->pending[i].samples);
-        free(stragglers->pending[i].told);
-    }
+    for (int i = 0; i < PENDING_STEPS; i++) free(stragglers->pending[i].of);
     free(stragglers->ranks);
     free(stragglers->views);
     free(stragglers->scratch);
@@ -265,14 +260,15 @@ static void compare_step(gs_stragglers *stragglers, const pending_step *pending,
     double largest = 0;
     int least = 0;
     for (int i = 0; i < stragglers->num_ranks; i++) {
-        if ((double)pending->samples[i].wait > largest) largest = (double)pending->samples[i].wait;
-        if (pending->samples[i].wait < pending->samples[least].wait) least = i;
+        float wait = pending->of[i].sample.wait;
+        if ((double)wait > largest) largest = (double)wait;
+        if (wait < pending->of[least].sample.wait) least = i;
     }
     size_t slot = (size_t)(stragglers->num_compared % GS_STRAGGLER_WINDOW), count = window_count(stragglers);
     for (int i = 0; i < stragglers->num_ranks; i++) {
         rank_window *window = &stragglers->ranks[i];
         gs_straggler_view *view = &stragglers->views[i];
-        const kept_sample *sample = &pending->samples[i];
+        const kept_sample *sample = &pending->of[i].sample;
         double lag = largest - (double)sample->wait;
         const float numbers[NUM_WINDOWS] = {sample->data, sample->compute, sample->transfer, sample->step_seconds,
                                             (float)lag};
@@ -302,6 +298,25 @@ static bool are_plausible(const gs_straggler_sample *sample) {
            is_plausible(sample->data) && is_plausible(sample->step_seconds);
 }
 
+// In place of an older one that is there and will not be compared.
+static void begin_step(const gs_stragglers *stragglers, pending_step *pending, int64_t step) {
+    size_t bytes = (size_t)stragglers->num_ranks * sizeof *pending->of;
+    if (!pending->of) pending->of = malloc(bytes);
+    if (pending->of) memset(pending->of, 0, bytes);
+    pending->step = step;
+    pending->num_told = 0;
+}
+
+// The one that was compared, and those that were passed over: a rank costs what is under way.
+static void end_steps(gs_stragglers *stragglers) {
+    for (int i = 0; i < PENDING_STEPS; i++) {
+        pending_step *pending = &stragglers->pending[i];
+        if (pending->step > stragglers->newest || !pending->of) continue;
+        free(pending->of);
+        *pending = (pending_step){.step = -1};
+    }
+}
+
 void gs_stragglers_add(gs_stragglers *stragglers, int rank, int64_t step,
                        const gs_straggler_sample *sample) {
     if (!stragglers || rank < 0 || rank >= stragglers->num_ranks || step < 0) return;
@@ -309,20 +324,16 @@ void gs_stragglers_add(gs_stragglers *stragglers, int rank, int64_t step,
     if (step <= stragglers->newest) return;  // compared already, or passed over
     pending_step *pending = place_of(stragglers, step);
     if (pending->step > step) return;
-    if (pending->step != step) {
-        pending->step = step;
-        pending->num_told = 0;
-        memset(pending->told, 0, (size_t)stragglers->num_ranks * sizeof *pending->told);
-    }
-    if (pending->told[rank]) return;
-    pending->told[rank] = true;
-    pending->samples[rank] = (kept_sample){(float)sample->compute, (float)sample->wait, (float)sample->transfer,
-                                           (float)sample->data, (float)sample->step_seconds};
+    if (pending->step != step) begin_step(stragglers, pending, step);
+    if (!pending->of || pending->of[rank].told) return;
+    pending->of[rank].told = true;
+    pending->of[rank].sample = (kept_sample){(float)sample->compute, (float)sample->wait, (float)sample->transfer,
+                                             (float)sample->data, (float)sample->step_seconds};
     if (++pending->num_told < stragglers->num_ranks) return;
     int64_t num_steps = stragglers->newest < 0 ? 1 : step - stragglers->newest;
-    pending->step = -1;
     stragglers->newest = step;
     compare_step(stragglers, pending, num_steps < MOST_STEPS_BLAMED ? num_steps : MOST_STEPS_BLAMED);
+    end_steps(stragglers);
 }
 
 int64_t gs_stragglers_num_compared(const gs_stragglers *stragglers) {

@@ -46,6 +46,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     gs_json_set_string(record, "stop_outcome", gs_job_state_name(job->stop_outcome));
     gs_json_set_string(record, "stop_reason", job->stop_reason);
     if (job->adopted_from[0]) gs_json_set_string(record, "adopted_from", job->adopted_from);
+    if (job->least_generation) gs_json_set_int(record, "least_generation", job->least_generation);
     gs_json_set_int(record, "generation", job->generation);
     gs_json_set_int(record, "world_size", job->world_size);
     gs_json_set_int(record, "step", job->step);
@@ -59,6 +60,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     if (job->plan.hash[0]) gs_json_set(record, "plan_facts", plan_to_record(&job->plan));
     gs_json_set_int(record, "world_wanted", job->world_wanted);
     if (job->checkpoints.is_given_up) gs_json_set_bool(record, "disk_given_up", true);
+    if (job->go_on_step) gs_json_set_int(record, "go_on_step", job->go_on_step);
 }
 
 gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_documents *documents, int64_t now_ns) {
@@ -90,6 +92,7 @@ gs_status gs_job_to_card(char **text, const gs_job *job, const gs_job_documents 
     gs_json_set_string(card, "name", job->spec.name);
     if (job->spec.num_labels > 0) gs_json_set(card, "labels", labels_of(&job->spec));
     gs_json_set_int(card, "target", job->spec.steps.target);
+    gs_json_set_int(card, "keep_last", job->spec.checkpoint.keep_last);
     set_facts(card, job, now_ns);
     if (documents->failure) gs_json_set(card, "failure", gs_failure_in_short(documents->failure));
     gs_json_set_string(card, "sample", documents->sample);
@@ -115,6 +118,7 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->version = (uint64_t)gs_json_int_or(record, "version", 1);
     job->stop_asked = gs_json_bool_or(record, "stop_asked", false);
     job->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
+    job->least_generation = (uint32_t)gs_json_int_or(record, "least_generation", 0);
     job->world_size = (int)gs_json_int_or(record, "world_size", 0);
     job->step = gs_json_int_or(record, "step", 0);
     job->committed = gs_json_bool_or(record, "committed", false);
@@ -124,6 +128,7 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->startup_failures = (int)gs_json_int_or(record, "startup_failures", 0);
     job->world_wanted = (int)gs_json_int_or(record, "world_wanted", 0);
     job->checkpoints.is_given_up = gs_json_bool_or(record, "disk_given_up", false);
+    job->go_on_step = gs_json_int_or(record, "go_on_step", 0);
 }
 
 // A record of before has no age: it is what the wall clock says.
@@ -259,6 +264,7 @@ gs_status gs_job_from_card(gs_job **out, gs_job_documents *documents, uint64_t i
         read_text(job->spec.name, sizeof job->spec.name, card, "name");
         gs_json_each(gs_json_get(card, "labels"), read_label, &job->spec);
         job->spec.steps.target = gs_json_int_or(card, "target", 0);
+        job->spec.checkpoint.keep_last = gs_json_int_or(card, "keep_last", 0);  // 0: not told
         read_ages(job, card, now_ns, wall_ms);
         const char *sample = gs_json_string_or(card, "sample", NULL);
         *documents = (gs_job_documents){.failure = take_copy(card, "failure"), .sample = sample ? strdup(sample) : NULL};

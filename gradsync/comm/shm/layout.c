@@ -47,7 +47,7 @@ static const struct {
     OFFSET(gs_shm_lane_block, chunk_out),
     SIZE(gs_shm_counter),
     SIZE(gs_shm_post),
-    SIZE(gs_shm_claim),
+    SIZE(gs_collective_claim),
     OFFSET(gs_shm_post, send_offset),
     SIZE(gs_shm_common),
     OFFSET(gs_shm_common, event),

@@ -1,13 +1,6 @@
 #include "gradsync/comm/shm/post.h"
 
-#include <stdio.h>
 #include <string.h>
-
-#include "core/digest.h"
-
-static bool has_root(const gs_collective *collective) {
-    return collective->kind == GS_REDUCE || collective->kind == GS_BROADCAST;
-}
 
 gs_shm_algorithm gs_shm_choose_early(const gs_shm_segment *segment,
                                      const gs_collective *collective) {
@@ -40,13 +33,6 @@ gs_shm_algorithm gs_shm_choose_late(const gs_shm_segment *segment, const gs_shm_
 
 const gs_shm_post *gs_shm_post_of(const gs_shm_lane_blocks *blocks, int rank, uint64_t sequence) {
     return &blocks->of[rank]->posts[sequence % GS_SHM_MAX_POSTED];
-}
-
-static uint64_t digest_tree(const gs_reduce_tree *tree) {
-    size_t count = (size_t)tree->num_inputs;
-    uint64_t digest = gs_hash64(tree->rank, count * sizeof *tree->rank, count);
-    digest = gs_hash64(tree->part, count * sizeof *tree->part, digest);
-    return gs_hash64(tree->merges, count, digest);
 }
 
 // 1 + where `data` lies in the own arena; 0: not wholly in it.
@@ -88,60 +74,20 @@ void gs_shm_fill_post(const gs_shm_lane_blocks *blocks, uint64_t sequence,
                       const gs_collective *collective, gs_shm_algorithm algorithm) {
     const gs_shm_segment *segment = blocks->segment;
     gs_shm_post *post = &blocks->own->posts[sequence % GS_SHM_MAX_POSTED];
-    post->claim = (gs_shm_claim){
-        .step = collective->step,
-        .count = collective->count,
-        .tree_digest = collective->tree ? digest_tree(collective->tree) : 0,
-        .scale = gs_collective_reduces(collective) && collective->scale != 0 ? collective->scale : 1,
-        .bucket = collective->bucket,
-        .num_active = collective->num_active,
-        .generation = segment->generation,
-        .kind = (uint8_t)collective->kind,
-        .dtype = (uint8_t)collective->dtype,
-        .op = gs_collective_reduces(collective) ? (uint8_t)collective->op : 0,
-        .root = has_root(collective) ? (uint8_t)collective->root : 0,
-        .wire_dtype = (uint8_t)collective->wire_dtype,
-        .wire_scale = collective->wire_dtype ? gs_collective_wire_scale(collective) : 0,
-        .wire_scale_after = collective->wire_dtype && collective->wire_scale_after};
+    post->claim = gs_collective_claim_of(collective, segment->generation);
     // Nobody looks at the second cache line unless data is read from the arena.
     if (algorithm != GS_SHM_UNDECIDED) return;
     size_t sent =
         send_extent(collective, segment->rank, segment->world_size, collective->part_stride_bytes);
     post->send_offset = offset_in_arena(segment, collective->send, sent);
-    post->recv_offset = offset_in_arena(segment, collective->recv, gs_collective_part_bytes(collective));
+    post->recv_offset =
+        offset_in_arena(segment, collective->recv, gs_collective_part_bytes(collective));
     post->part_stride_bytes = collective->part_stride_bytes;
-}
-
-static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *claim) {
-    static const char *const ops[] = {"sum", "max", "min"};
-    const char *kind = gs_collective_kind_name((gs_collective_kind)claim->kind);
-    int used = snprintf(text, text_bytes, "%s", kind);
-    size_t at = (size_t)used;
-    if (claim->kind != GS_BARRIER)
-        at += (size_t)snprintf(text + at, text_bytes - at, " %s %llu x %s root %d",
-                               claim->op < 3 ? ops[claim->op] : "unknown",
-                               (unsigned long long)claim->count,
-                               gs_dtype_name((gs_dtype)claim->dtype), claim->root);
-    if (claim->scale != 1 && at < text_bytes)
-        at += (size_t)snprintf(text + at, text_bytes - at, " scale %g", claim->scale);
-    if (claim->wire_dtype && at < text_bytes)
-        at += (size_t)snprintf(text + at, text_bytes - at, " sent as %s x %g%s",
-                               gs_dtype_name((gs_dtype)claim->wire_dtype),
-                               (double)claim->wire_scale,
-                               claim->wire_scale_after ? " after it" : "");
-    if (claim->tree_digest && at < text_bytes)
-        at += (size_t)snprintf(text + at, text_bytes - at, " tree %04x",
-                               (unsigned)(claim->tree_digest & 0xffff));
-    if (claim->num_active && at < text_bytes)
-        at += (size_t)snprintf(text + at, text_bytes - at, " with %d active", claim->num_active);
-    if (at < text_bytes)
-        snprintf(text + at, text_bytes - at, " of bucket %d, step %lld, generation %u",
-                 claim->bucket, (long long)claim->step, claim->generation);
 }
 
 static bool claims_equal(const gs_shm_lane_blocks *blocks, uint64_t sequence, int a, int b) {
     return memcmp(&gs_shm_post_of(blocks, a, sequence)->claim,
-                  &gs_shm_post_of(blocks, b, sequence)->claim, sizeof(gs_shm_claim)) == 0;
+                  &gs_shm_post_of(blocks, b, sequence)->claim, sizeof(gs_collective_claim)) == 0;
 }
 
 gs_comm_failure gs_shm_failure_of(const gs_shm_lane_blocks *blocks, uint64_t sequence,
@@ -171,19 +117,11 @@ static gs_status blame_damage(const examination *of, int rank, const char *what)
     return gs_error(GS_DATA_LOSS, "%s: rank %d %s", name, rank, what);
 }
 
-// What most ranks posted is what was meant; between equals, the lower rank.
 static int find_meant(const gs_shm_lane_blocks *blocks, uint64_t sequence) {
-    int meant = 0, most = 0;
-    for (int i = 0; i < blocks->segment->world_size; i++) {
-        int num_equal = 0;
-        for (int k = 0; k < blocks->segment->world_size; k++)
-            num_equal += claims_equal(blocks, sequence, i, k);
-        if (num_equal > most) {
-            most = num_equal;
-            meant = i;
-        }
-    }
-    return meant;
+    const gs_collective_claim *claims[GS_SHM_MAX_RANKS];
+    for (int i = 0; i < blocks->segment->world_size; i++)
+        claims[i] = &gs_shm_post_of(blocks, i, sequence)->claim;
+    return gs_collective_claims_find_meant(claims, blocks->segment->world_size);
 }
 
 //   found  a rank that posted something else than this one
@@ -202,13 +140,14 @@ static gs_status blame_minority(const examination *of, int found) {
         gs_comm_failure_accuse(of->cause, i);
     }
     if (culprit < 0) return blame_damage(of, found, "changed what it had posted");
-    const gs_shm_claim *claim = &gs_shm_post_of(blocks, meant, sequence)->claim;
+    const gs_collective_claim *claim = &gs_shm_post_of(blocks, meant, sequence)->claim;
     of->cause->step = claim->step;  // of what was meant, whoever says so
     of->cause->bucket = claim->bucket;
     char name[48], theirs[104], ours[104];
     gs_work_name(name, sizeof name, (gs_work){sequence, blocks->lane});
-    describe_claim(theirs, sizeof theirs, &gs_shm_post_of(blocks, culprit, sequence)->claim);
-    describe_claim(ours, sizeof ours, claim);
+    gs_collective_claim_describe(theirs, sizeof theirs,
+                                 &gs_shm_post_of(blocks, culprit, sequence)->claim);
+    gs_collective_claim_describe(ours, sizeof ours, claim);
     return gs_error(GS_FAILED_PRECONDITION, "%s: rank %d posted %s; rank %d %s", name, culprit,
                     theirs, meant, ours);
 }
@@ -225,8 +164,8 @@ static bool is_aligned(const gs_shm_place *place, const gs_collective *collectiv
     bool aligned = (!place->send_offset || (place->send_offset - 1) % bytes == 0) &&
                    (!place->recv_offset || (place->recv_offset - 1) % bytes == 0);
     for (int i = 0; tree && i < tree->num_inputs; i++)
-        aligned &= tree->rank[i] != rank ||
-                   (size_t)tree->part[i] * place->part_stride_bytes % bytes == 0;
+        aligned &=
+            tree->rank[i] != rank || (size_t)tree->part[i] * place->part_stride_bytes % bytes == 0;
     return aligned;
 }
 

@@ -14,7 +14,7 @@
 
 static_assert(offsetof(gs_shm_post, send_offset) <= 64, "arrival and claim are one cache line");
 static_assert(sizeof(gs_shm_post) == 128, "a post is one line pair");
-static_assert(sizeof(gs_shm_claim) == 56, "claims have no padding");
+static_assert(sizeof(gs_collective_claim) == 56, "claims have no padding");
 static_assert(sizeof(gs_shm_control) % 4096 == 0, "lanes begin on a page");
 
 enum { ABORT_NONE, ABORT_BEING_WRITTEN, ABORT_SET };

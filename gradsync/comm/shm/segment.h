@@ -20,6 +20,7 @@
 #include <sys/types.h>
 
 #include "core/status.h"
+#include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/waiter.h"
 
@@ -31,22 +32,9 @@
 #define GS_SHM_CHUNK_BYTES ((size_t)65536)
 #define GS_SHM_MAGIC UINT64_C(0x31307368636e7973)
 
-// What a rank says about one of its collectives, before others may touch a byte of it.
-typedef struct gs_shm_claim {
-    int64_t step;
-    uint64_t count, tree_digest;
-    double scale;
-    int32_t bucket;
-    uint32_t generation;
-    uint8_t kind, dtype, op, root;
-    int32_t num_active;
-    float wire_scale;
-    uint8_t wire_dtype, wire_scale_after, zeros[2];  // no padding: claims are compared as bytes
-} gs_shm_claim;
-
 typedef struct gs_shm_post {
     _Alignas(128) _Atomic uint64_t sequence;  // stored last: the rank has arrived
-    gs_shm_claim claim;                       // with the sequence in the first 64 bytes
+    gs_collective_claim claim;                           // with the sequence in the first 64 bytes
     // Where the data lies in the rank's arena, counted from 1; 0: elsewhere.
     uint64_t send_offset, recv_offset, part_stride_bytes;
 } gs_shm_post;

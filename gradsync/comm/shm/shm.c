@@ -28,7 +28,6 @@
 #define SPIN_POLLS_OVERSUBSCRIBED 50
 // The clock costs as much as a small collective's bytes: it is read once for several.
 #define MOVES_PER_CHECK 16
-#define MOST_RANKS_SHOWN 16  // in a message; a gs_comm_failure has all
 _Static_assert(GS_SHM_MAX_RANKS <= 64, "the missing of an abort are one word");
 
 typedef struct shm_comm {
@@ -139,18 +138,6 @@ static void check_missing(shm_comm *shm) {
     }
 }
 
-// "3", "1, 2 and 7", "0, 1, 2, 3, 4, 5, 6, 7 and 40 more".
-static void list_ranks(char *text, size_t text_bytes, const int *ranks, int count) {
-    int shown = count <= MOST_RANKS_SHOWN ? count : MOST_RANKS_SHOWN;
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < shown; i++) {
-        const char *before = i == 0 ? "" : i == count - 1 ? " and " : ", ";
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%d", before, ranks[i]);
-    }
-    if (shown < count) snprintf(text + used, text_bytes - used, " and %d more", count - shown);
-}
-
 static gs_status explain_deadline(const gs_shm_lane *lane, int64_t waited_ns,
                                   gs_comm_failure *late) {
     int missing[GS_SHM_MAX_RANKS];
@@ -159,7 +146,7 @@ static gs_status explain_deadline(const gs_shm_lane *lane, int64_t waited_ns,
     int num_missing = gs_shm_lane_list_missing(lane, sequence, missing, &arrived);
     char name[64], text[128];
     gs_collective_name(name, sizeof name, sequence, gs_shm_lane_collective(lane, sequence));
-    list_ranks(text, sizeof text, missing, num_missing);
+    gs_backends_list_ranks(text, sizeof text, missing, num_missing);
     *late = gs_shm_lane_failure(lane, sequence, GS_COMM_FAILURE_TIMEOUT);
     for (int i = 0; i < num_missing; i++) gs_comm_failure_accuse(late, missing[i]);
     double seconds = (double)waited_ns / (double)GS_NS_PER_SEC;

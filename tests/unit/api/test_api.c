@@ -67,6 +67,7 @@ static void each_route_calls_its_method(void **state) {
         {"GET /v1/jobs/j-1/plan", "{\"job\":\"j-1\"}", GS_GET_JOB_PLAN, 200},
         {"POST /v1/jobs/j-1/replan", "{\"job\":\"j-1\"}", GS_REPLAN_JOB, 202},
         {"POST /v1/jobs/j-1/release", "{\"job\":\"j-1\"}", GS_RELEASE_JOB, 202},
+        {"POST /v1/jobs/j-1/release?step=7", "{\"job\":\"j-1\",\"step\":7}", GS_RELEASE_JOB, 202},
         {"POST /v1/jobs/j-1/adopt", "{\"job\":\"j-1\"}", GS_ADOPT_JOB, 202},
         {"GET /v1/jobs/j-1/metrics", "{\"job\":\"j-1\"}", GS_GET_JOB_METRICS, 200},
         {"GET /v1/jobs/j-1/diagnosis", "{\"job\":\"j-1\"}", GS_GET_JOB_DIAGNOSIS, 200},

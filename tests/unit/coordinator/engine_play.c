@@ -149,6 +149,13 @@ static void perform(gs_play *play, const gs_effect *effect) {
         ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0);
         break;
     case GS_DO_PURGE: play->num_purges++; break;
+    case GS_DO_REMOVE_CHECKPOINT: play->num_removals++; break;
+    case GS_DO_SWEEP: play->num_sweeps++; break;
+    case GS_DO_LOOK_FOR_LIFE:
+        play->num_looks++;
+        play->life = effect->life;
+        ask_disk(disk, effect, GS_ON_LIFE_LOOKED, 0);
+        break;
     case GS_DO_LOOK_AT_PARTS: ask_disk(disk, effect, GS_ON_PARTS_LOOKED, 0); break;
     case GS_DO_CHECK_CHECKPOINTS:
         play->num_checks++;
@@ -167,6 +174,21 @@ static void step(gs_play *play, gs_engine_event *event) {
     gs_engine_event_release(event);
 }
 
+static void look_for_life(gs_play *play, gs_completion *done) {
+    bool is_fenced = play->fenced == play->life.generation;
+    done->life = play->life;
+    done->life.stands = !play->fence_is_others && !is_fenced;
+    done->life.number = play->ranks_live ? ++play->last_sign : play->last_sign;
+    if (play->life_says) done->status = gs_error(play->life_says, "it is away");
+    bool is_quiet = done->life.number == play->life.number;
+    bool raises = play->life.raises && done->life.stands && is_quiet;
+    if (raises && play->raise_is_lost) play->fenced = play->life.generation;
+    if (raises && play->raise_is_lost) done->status = gs_error(GS_UNAVAILABLE, "it may be done");
+    if (done->status.code || !(raises || is_fenced)) return;
+    done->life.is_raised = true;
+    play->fenced = play->life.generation;
+}
+
 static void take_done(gs_play *play, gs_engine_event *event) {
     disk_queue *disk = play->disk;
     const disk_work *work = &disk->done;
@@ -177,10 +199,14 @@ static void take_done(gs_play *play, gs_engine_event *event) {
                                   .directory = work->directory, .generation_end = work->generation_end};
     if (play->disk_says && work->kind == GS_ON_STORED) event->done.status = gs_error(play->disk_says, "no");
     if (play->verify_says && work->kind == GS_ON_VERIFIED) event->done.status = gs_error(play->verify_says, "no");
+    if (work->kind == GS_ON_LIFE_LOOKED) look_for_life(play, &event->done);
     bool lists = work->job == play->job && (work->kind == GS_ON_DIRECTORIES_FOUND || work->kind == GS_ON_CHECKPOINTS_CHECKED);
     if (play->list_says && lists) event->done.status = gs_error(play->list_says, "it is away");
     else if (play->found && work->kind == GS_ON_DIRECTORIES_FOUND) {
         event->done.names = &play->found;
+        event->done.num_names = 1;
+    } else if (play->missing && work->kind == GS_ON_CHECKPOINTS_CHECKED) {
+        event->done.names = &play->missing;
         event->done.num_names = 1;
     }
 }
@@ -285,6 +311,10 @@ void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind) {
     gs_play_hear(play, &event);
 }
 
+void gs_play_say_all(gs_play *play, gs_engine_event_kind kind) {
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
+}
+
 static void open_engine(gs_play *play) {
     uint32_t epoch = ++play->epoch;
     must(gs_engine_create(&play->engine, &(gs_engine_options){.timing = &gs_timing_default, .checkpoints_dir = "/c",
@@ -302,6 +332,7 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
     event.agent_hello.seen = play->seen_by_worker;
+    event.agent_hello.looks_out = play->looks_out;
     const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
     if (job && (job->run || *cluster)) {
         event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
@@ -352,6 +383,30 @@ void gs_play_open(gs_play *play) {
     if (!gs_play_run(play)) abort();
 }
 
+void gs_play_train(gs_play *play) {
+    gs_play_say_all(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    gs_play_say_all(play, GS_ON_READY);
+    gs_play_say_all(play, GS_ON_COMM_UP);
+    gs_play_say_all(play, GS_ON_STEP);
+    if (gs_play_run(play)->phase != GS_RUN_TRAINING) abort();
+}
+
+int gs_play_set_up_training(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    if (!play) abort();
+    gs_play_open(play);
+    gs_play_train(play);
+    *state = play;
+    return 0;
+}
+
+int gs_play_tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
 void gs_play_reopen_without_worker(gs_play *play) {
     gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job), *again = NULL;
     gs_job_documents documents = gs_job_documents_of(&job->spec);
@@ -364,6 +419,12 @@ void gs_play_reopen_without_worker(gs_play *play) {
     must(gs_job_from_record(&again, &documents, play->job, text, play->now_ns, play->wall_ms));
     gs_job_documents_release(&documents);
     free(text);
+    for (int i = 0; i < play->num_ended; i++) {
+        gs_job *ended = gs_job_create(1000 + (uint64_t)i, &again->spec);
+        if (!ended) abort();
+        ended->state = GS_JOB_SUCCEEDED;
+        gs_engine_adopt_job(play->engine, ended);
+    }
     gs_engine_adopt_job(play->engine, again);
     hear_kind(play, GS_ON_START);
 }

@@ -32,20 +32,37 @@ typedef struct gs_play {
     gs_code disk_says, verify_says;  // of rows; of what it reads whole
     gs_code list_says;               // of what lies there, of the first job
     const char *found;               // a directory that it has and nobody knows; NULL: none
+    const char *missing;             // a directory of which it says, when it is asked, that it is gone; NULL: none
     bool disk_waits, verify_waits;
     int num_job_rows;
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;
-    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges;
+    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges, num_sweeps;
+    int num_removals;  // of checkpoints' files
     int num_adopt_orders, num_stop_orders;  // that agents were given
+    bool looks_out;                  // the worker does, from its next hello on
+    bool ranks_live;                 // they leave signs where their checkpoints lie
+    bool fence_is_others;            // nobody of them has raised it
+    bool raise_is_lost;              // a fence is raised, and nobody hears of it
+    gs_code life_says;               // of looks at these
+    int64_t last_sign;
+    uint32_t fenced;                 // up to which generation the directory is closed
+    int num_looks;
+    gs_life_look life;               // as it was asked last
     gs_call agent_stream, rank_streams[GS_PLAY_RANKS];  // of their last hello
     uint32_t epoch;                // of the coordinator; its life has the same number
     gs_seen_life seen_by_worker;   // as it says at each hello
+    int num_ended;  // jobs that the next life finds besides, before its own
     struct gs_play_disk *disk;  // owned
 } gs_play;
 
 // A job that waits for nothing but its trainers' Hello.
 void gs_play_open(gs_play *play);
+// The way from there to the first step of all ranks.
+void gs_play_train(gs_play *play);
+// For cmocka: *state becomes a gs_play whose job trains, and is closed again.
+int gs_play_set_up_training(void **state);
+int gs_play_tear_down(void **state);
 // The same job, of which another life of the coordinator left that it trains.
 void gs_play_reopen(gs_play *play);
 void gs_play_reopen_without_worker(gs_play *play);
@@ -56,6 +73,7 @@ gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind ki
 // Takes the event, and performs what it leads to.
 void gs_play_hear(gs_play *play, gs_engine_event *event);
 void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind);  // both
+void gs_play_say_all(gs_play *play, gs_engine_event_kind kind);         // of every rank
 bool gs_play_is_answered(const gs_play *play, gs_call call, gs_status *answer);  // by any event so far
 void gs_play_wait(gs_play *play, int64_t ns);                          // in ticks
 

@@ -56,15 +56,26 @@ static gs_call ask(gs_play *play) {
     return event.from.call;
 }
 
-static void describe(gs_play *play, int rank, const char *cluster) {
+static void describe_fully(gs_play *play, const gs_running_trainer *there, uint32_t last_generation) {
     gs_engine_event event = {.kind = GS_ON_DESCRIBED, .from = {.incarnation = AGENT, .generation = -1}};
     gs_job_spec *spec = malloc(sizeof *spec);
     assert_non_null(spec);
     *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
     snprintf(spec->name, sizeof spec->name, "lost");
-    event.described = (gs_described_trainer){.running = running(rank, cluster), .launch_token = 7, .device = "cpu",
-                                             .checkpoints_dir = "", .spec = spec, .spec_digest = "s"};
+    event.described = (gs_described_trainer){.running = *there, .launch_token = 7, .last_generation = last_generation,
+                                             .device = "cpu", .checkpoints_dir = "", .spec = spec, .spec_digest = "s"};
     gs_play_hear(play, &event);
+}
+
+static void describe_as(gs_play *play, int rank, const char *cluster, gs_membership membership) {
+    gs_running_trainer there = running(rank, cluster);
+    there.membership = membership;
+    describe_fully(play, &there, 0);
+}
+
+// By an agent of an older release, which doesn't say how far its trainers are.
+static void describe(gs_play *play, int rank, const char *cluster) {
+    describe_as(play, rank, cluster, GS_MEMBERSHIP_UNTOLD);
 }
 
 // What a trainer's hello is answered with; ok: it is welcome.
@@ -143,6 +154,10 @@ static void nobody_is_told_before_the_row_is_durable(void **state) {
     assert_string_equal(lost_job(play)->adopted_from, elsewhere);
     for (int rank = 0; rank < NUM_RANKS; rank++) assert_int_equal(say_hello(play, rank, elsewhere), GS_OK);
     assert_int_equal(lost_job(play)->run->phase, GS_RUN_TRAINING);
+    // Where their checkpoints lie they go by the name of before; who comes after them does not.
+    const gs_job *job = lost_job(play);
+    assert_string_equal(gs_job_cluster_of(job, &state_of(play)->cluster, job->run->generation), elsewhere);
+    assert_string_equal(gs_job_cluster_of(job, &state_of(play)->cluster, job->least_generation), state_of(play)->cluster.id);
 }
 
 static void what_cannot_be_stored_leaves_them_whose_they_were(void **state) {
@@ -228,6 +243,90 @@ static void half_a_generation_is_waited_for_also_by_the_next_life(void **state) 
     assert_non_null(lost_job(play)->run);
 }
 
+// Told to go they would stand there for ever: their generation is over, and that is no restart of their job.
+static void ranks_whose_communicator_is_not_up_are_asked_to_end(void **state) {
+    gs_play *play = *state;
+    const gs_membership not_up[] = {GS_MEMBERSHIP_FORMS, GS_MEMBERSHIP_LEAVES};
+    for (size_t i = 0; i < sizeof not_up / sizeof not_up[0]; i++) {
+        if (i) {
+            gs_play_close(play);
+            gs_play_open(play);
+        }
+        find_their_worker(play, elsewhere, elsewhere);
+        gs_call call = ask(play);
+        describe_as(play, 0, elsewhere, GS_MEMBERSHIP_WAITS);
+        describe_as(play, 1, elsewhere, not_up[i]);
+        gs_play_wait(play, gs_timing_default.grace_ns);
+        expect_no_answer(play, call);  // it may come up
+        gs_play_wait(play, 2 * gs_timing_default.grace_ns);
+        expect_answer(play, call, GS_OK);
+        assert_int_equal(play->num_stop_orders, NUM_RANKS);
+        const gs_job *job = lost_job(play);
+        assert_null(job->run);
+        assert_int_equal(job->state, GS_JOB_QUEUED);
+        assert_int_equal(job->restarts + job->num_restart_ages, 0);
+        assert_int_equal(job->step, 40);
+    }
+}
+
+static void a_communicator_that_comes_up_meanwhile_is_adopted(void **state) {
+    gs_play *play = *state;
+    find_their_worker(play, elsewhere, elsewhere);
+    gs_call call = ask(play);
+    describe_as(play, 0, elsewhere, GS_MEMBERSHIP_TRAINS);
+    describe_as(play, 1, elsewhere, GS_MEMBERSHIP_FORMS);
+    gs_play_wait(play, gs_timing_default.grace_ns);
+    describe_as(play, 1, elsewhere, GS_MEMBERSHIP_WAITS);
+    expect_answer(play, call, GS_OK);
+    assert_int_equal(play->num_stop_orders, 0);
+    for (int rank = 0; rank < NUM_RANKS; rank++) assert_int_equal(say_hello(play, rank, elsewhere), GS_OK);
+    assert_int_equal(lost_job(play)->run->phase, GS_RUN_TRAINING);
+}
+
+// Its number is that of a set which has trained there and left its fence.
+static void of_ranks_without_a_generation_the_numbers_before_count(void **state) {
+    gs_play *play = *state;
+    find_their_worker(play, elsewhere, elsewhere);
+    gs_call call = ask(play);
+    gs_running_trainer there = running(0, elsewhere);
+    there.generation = 0;
+    there.membership = GS_MEMBERSHIP_FORMS;
+    describe_fully(play, &there, 1000002);
+    gs_play_wait(play, 3 * gs_timing_default.grace_ns);
+    expect_answer(play, call, GS_OK);
+    assert_null(lost_job(play)->run);
+    assert_int_equal(lost_job(play)->generation, 0);  // all that lies in its directory is its own
+    assert_int_equal(lost_job(play)->least_generation, 2000002);
+    assert_true(state_of(play)->generations.next >= 2000002);
+}
+
+static void say_where(gs_play *play, int rank, gs_membership membership) {
+    gs_engine_event event = {.kind = GS_ON_HEARTBEAT};
+    event.from = (gs_origin){.incarnation = TRAINER + (uint64_t)rank, .job = lost_id(), .generation = 5};
+    event.heartbeat = (gs_heartbeat_report){.applied_step = 40, .rss_bytes = -1, .membership = membership};
+    gs_play_hear(play, &event);
+}
+
+// Of ranks that an older worker told of only their own heartbeats say it.
+static void who_is_told_to_go_and_never_begins_is_judged(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, elsewhere, elsewhere);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    for (int rank = 0; rank < NUM_RANKS; rank++) assert_int_equal(say_hello(play, rank, elsewhere), GS_OK);
+    lost_job(play)->spec.steps.target = 40;  // at its end nothing else judges it soon
+    const gs_run *run = lost_job(play)->run;
+    int64_t begin_ns = play->now_ns;
+    while (run->phase == GS_RUN_TRAINING && play->now_ns - begin_ns < 2 * gs_timing_default.connect_ns) {
+        for (int rank = 0; rank < NUM_RANKS; rank++) say_where(play, rank, rank ? GS_MEMBERSHIP_FORMS : GS_MEMBERSHIP_TRAINS);
+        gs_play_wait(play, 100 * GS_NS_PER_MS);
+    }
+    assert_int_equal(run->phase, GS_RUN_SETTLING);
+    assert_string_equal(run->cause.reason, "WorkerLate");
+    assert_int_equal(run->cause.member, 1);
+    assert_in_range(play->now_ns - begin_ns, gs_timing_default.connect_ns, gs_timing_default.connect_ns + GS_NS_PER_SEC);
+}
+
 static void a_coordinator_that_goes_down_adopts_nobody(void **state) {
     gs_play *play = *state;
     find_their_worker(play, elsewhere, elsewhere);
@@ -248,6 +347,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(those_who_name_this_cluster_are_of_the_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(of_those_who_end_meanwhile_the_run_hears_when_it_begins, set_up, tear_down),
         cmocka_unit_test_setup_teardown(half_a_generation_is_waited_for_also_by_the_next_life, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(ranks_whose_communicator_is_not_up_are_asked_to_end, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_communicator_that_comes_up_meanwhile_is_adopted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(of_ranks_without_a_generation_the_numbers_before_count, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_is_told_to_go_and_never_begins_is_judged, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,6 +73,65 @@ static void who_would_not_understand_is_not_told(void **state) {
     gs_play_close(&play);
 }
 
+// How often it is noted that rank 0 is silent, which beats so seldom; the others and their worker are heard.
+static int count_verdicts(int64_t beat_ns, int64_t silent_ns) {
+    void *state = NULL;
+    gs_play_set_up_training(&state);
+    gs_play *play = state;
+    gs_member *member = &gs_play_run(play)->members[0];
+    member->takes_cadence = false;
+    member->told.heartbeat_ns = member->heartbeat_ns = beat_ns;
+    play->watched_reason = "WorkerSilent";
+    for (int64_t ns = 0; ns < silent_ns; ns += BEAT_NS) {
+        gs_engine_event beat = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+        gs_play_hear(play, &beat);
+        gs_play_say(play, 1, GS_ON_HEARTBEAT);
+        gs_play_wait(play, BEAT_NS);
+    }
+    int count = play->num_watched;
+    gs_play_tear_down(&state);
+    return count;
+}
+
+// Not by what others are told since.
+static void who_was_told_to_be_heard_seldom_is_judged_by_that(void **state) {
+    (void)state;
+    int64_t dead_ns = gs_timing_default.dead_ns;
+    assert_int_equal(count_verdicts(BEAT_NS, 2 * dead_ns), 1);
+    assert_int_equal(count_verdicts(dead_ns / 5, 2 * dead_ns), 0);
+    assert_int_equal(count_verdicts(dead_ns / 5, 4 * dead_ns), 1);
+}
+
+static gs_agent *open_agent(gs_play *play, bool takes_cadence) {
+    gs_play_open(play);
+    gs_agent *agent = gs_engine_state(play->engine)->agents.items[0];
+    agent->takes_cadence = takes_cadence;
+    agent->told_heartbeat_ns = agent->heartbeat_ns = 10 * BEAT_NS;
+    gs_play_wait(play, 10 * gs_timing_default.tick_ns);
+    return agent;
+}
+
+static void an_agent_is_told_and_expected_as_ranks_are(void **state) {
+    (void)state;
+    gs_play play;
+    const gs_agent *agent = open_agent(&play, true);
+    assert_int_equal(agent->told_heartbeat_ns, BEAT_NS);
+    assert_int_equal(agent->heartbeat_ns, 10 * BEAT_NS);
+    gs_engine_event beat = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+    gs_play_hear(&play, &beat);
+    assert_int_equal(agent->heartbeat_ns, BEAT_NS);
+    gs_play_close(&play);
+}
+
+static void an_agent_of_before_is_heard_as_it_was_told_first(void **state) {
+    (void)state;
+    gs_play play;
+    const gs_agent *agent = open_agent(&play, false);
+    assert_int_equal(agent->told_heartbeat_ns, 10 * BEAT_NS);
+    assert_int_equal(agent->heartbeat_ns, 10 * BEAT_NS);
+    gs_play_close(&play);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_are_heard_less_often),
@@ -80,6 +139,9 @@ int main(void) {
         cmocka_unit_test(who_keeps_another_cadence_is_told),
         cmocka_unit_test(who_is_to_be_heard_less_often_has_more_time_at_once),
         cmocka_unit_test(who_would_not_understand_is_not_told),
+        cmocka_unit_test(who_was_told_to_be_heard_seldom_is_judged_by_that),
+        cmocka_unit_test(an_agent_is_told_and_expected_as_ranks_are),
+        cmocka_unit_test(an_agent_of_before_is_heard_as_it_was_told_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,11 @@
 #include <cmocka.h>
 
 #include "coordinator/store/file_work.h"
+#include "coordinator/store/files/files.h"
 #include "core/clock.h"
+#include "rpc/checkpoint/fence.h"
+#include "rpc/checkpoint/life_sign.h"
+#include "tests/support/asserts.h"
 #include "tests/unit/coordinator/engine_play.h"
 
 #define LONG_NS (120 * GS_NS_PER_SEC)
@@ -22,33 +26,17 @@ static const char other_spec[] =
     "{\"name\":\"other\",\"world\":{\"min\":2,\"max\":2},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[4,3,2]}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":1000}}";
 
-static void both(gs_play *play, gs_engine_event_kind kind) {
-    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
-}
-
 static const gs_job *job_of(const gs_play *play) {
     return gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
 }
 
 // It has trained, has a checkpoint of step 3, and its ranks are gone.
 static int set_up(void **state) {
-    gs_play *play = calloc(1, sizeof *play);
-    gs_play_open(play);
-    both(play, GS_ON_HELLO);
-    gs_play_say(play, 0, GS_ON_PARAMS);
-    both(play, GS_ON_READY);
-    both(play, GS_ON_COMM_UP);
-    both(play, GS_ON_STEP);
+    gs_play_set_up_training(state);
+    gs_play *play = *state;
     gs_play_say(play, 0, GS_ON_CHECKPOINTED);
     assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 3);
     play->watched_reason = "CheckpointsUnavailable";
-    *state = play;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    gs_play_close(*state);
-    free(*state);
     return 0;
 }
 
@@ -61,7 +49,7 @@ static void expect_wait(const gs_play *play) {
 static void a_start_waits_until_the_disk_answers(void **state) {
     gs_play *play = *state;
     play->list_says = GS_UNAVAILABLE;
-    both(play, GS_ON_EXITED);
+    gs_play_say_all(play, GS_ON_EXITED);
     gs_play_wait(play, LONG_NS);
     expect_wait(play);
     assert_non_null(strstr(job_of(play)->message, "it is away"));
@@ -74,7 +62,7 @@ static void a_start_waits_until_the_disk_answers(void **state) {
 static void who_waits_for_a_disk_keeps_no_slots(void **state) {
     gs_play *play = *state;
     play->list_says = GS_PERMISSION_DENIED;
-    both(play, GS_ON_EXITED);
+    gs_play_say_all(play, GS_ON_EXITED);
     gs_play_wait(play, 10 * GS_NS_PER_SEC);
     const gs_job *other = gs_play_submit(play, other_spec);
     gs_play_wait(play, GS_NS_PER_SEC);
@@ -85,7 +73,7 @@ static void who_waits_for_a_disk_keeps_no_slots(void **state) {
 static void a_disk_that_says_nothing_is_away(void **state) {
     gs_play *play = *state;
     play->disk_waits = true;
-    both(play, GS_ON_EXITED);
+    gs_play_say_all(play, GS_ON_EXITED);
     gs_play_wait(play, LONG_NS);
     expect_wait(play);
     play->disk_waits = false;
@@ -97,7 +85,7 @@ static void a_disk_that_says_nothing_is_away(void **state) {
 static void a_disk_that_answers_late_is_there(void **state) {
     gs_play *play = *state;
     play->disk_waits = true;
-    both(play, GS_ON_EXITED);
+    gs_play_say_all(play, GS_ON_EXITED);
     gs_play_wait(play, 15 * GS_NS_PER_SEC);
     expect_wait(play);
     const char *names[] = {"step-9"};
@@ -111,7 +99,7 @@ static void a_disk_that_answers_late_is_there(void **state) {
 static void an_operator_may_go_on_without_it(void **state) {
     gs_play *play = *state;
     play->list_says = GS_UNAVAILABLE;
-    both(play, GS_ON_EXITED);
+    gs_play_say_all(play, GS_ON_EXITED);
     gs_play_wait(play, LONG_NS);
     expect_wait(play);
     gs_engine_event release = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
@@ -127,10 +115,38 @@ static void an_operator_may_go_on_without_it(void **state) {
     assert_string_equal(job_of(play)->reason, "RestoringCheckpoint");
 }
 
+// Nobody is asked twice: the coordinator ends between the answer and the launch.
+static void what_an_operator_gave_up_is_given_up_in_the_next_life(void **state) {
+    gs_play *play = *state;
+    gs_status answer;
+    play->list_says = GS_UNAVAILABLE;
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, LONG_NS);
+    expect_wait(play);
+    gs_play_lose_worker(play);
+    int rows = play->num_job_rows;
+    play->disk_waits = true;
+    gs_engine_event release = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    gs_call call = play->last_call;
+    release.release.job = play->job_text;
+    gs_play_hear(play, &release);
+    assert_int_equal(play->num_job_rows, rows + 1);
+    assert_false(gs_play_is_answered(play, call, &answer));  // before it is durable
+    play->disk_waits = false;
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_true(gs_play_is_answered(play, call, &answer));
+    assert_int_equal(answer.code, GS_OK);
+    gs_play_reopen(play);
+    gs_play_wait(play, LONG_NS);
+    assert_non_null(job_of(play)->run);
+    // The start that it was for has begun: the next one asks the disk again.
+    assert_false(job_of(play)->checkpoints.is_given_up);
+}
+
 static void an_operator_may_stop_it(void **state) {
     gs_play *play = *state;
     play->list_says = GS_UNAVAILABLE;
-    both(play, GS_ON_EXITED);
+    gs_play_say_all(play, GS_ON_EXITED);
     gs_play_wait(play, LONG_NS);
     gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
     stop.stop = (gs_stop_request){.job = play->job_text, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
@@ -163,15 +179,353 @@ static void a_directory_that_had_checkpoints_is_not_gone_when_nobody_sees_it(voi
     rmdir(root);
 }
 
+static gs_life_look look(const gs_file_root *files, const gs_job *job, gs_life_look life) {
+    gs_work *work = gs_file_work_look_for_life(files, job, "c-home", &life);
+    gs_status status = work->base.run(&work->base, NULL);
+    life = work->life;
+    gs_work_destroy(work);
+    if (status.code) fail_msg("%s", status.message);
+    return life;
+}
+
+static void a_directory_is_closed_to_ranks_that_leave_no_new_sign(void **state) {
+    gs_play *play = *state;
+    const gs_fence theirs = {"c-home", 3}, others = {"c-away", 3};
+    char root[] = "/tmp/test-checkpoint-disk-XXXXXX", path[200];
+    assert_non_null(mkdtemp(root));
+    const gs_file_root files = {.checkpoints_dir = root};
+    snprintf(path, sizeof path, "%s/%s", root, play->job_text);
+    assert_int_equal(run_work(gs_file_work_look_for_life(&files, job_of(play), "c-home", &(gs_life_look){.generation = 3})).code,
+                     GS_NOT_FOUND);
+    assert_int_equal(mkdir(path, 0700), 0);
+    gs_life_look life = look(&files, job_of(play), (gs_life_look){.generation = 3, .raises = true});
+    assert_false(life.stands || life.is_raised);
+    assert_ok(gs_fence_raise(path, &others));
+    life = look(&files, job_of(play), (gs_life_look){.generation = 3, .raises = true});
+    assert_false(life.stands || life.is_raised);
+    assert_ok(gs_fence_raise(path, &theirs));
+    assert_ok(gs_life_sign_leave(path, &theirs, 77));
+    life = look(&files, job_of(play), (gs_life_look){.generation = 3, .raises = true});
+    assert_true(life.stands && life.number == 77);
+    assert_false(life.is_raised);  // it was another sign than the one that was known
+    assert_ok(gs_fence_check(path, &theirs));
+    life = look(&files, job_of(play), (gs_life_look){.generation = 3, .number = 77, .raises = true});
+    assert_true(life.is_raised);
+    assert_int_equal(gs_fence_check(path, &theirs).code, GS_FAILED_PRECONDITION);
+    // Whoever has not heard of it asks again.
+    life = look(&files, job_of(play), (gs_life_look){.generation = 3, .number = 77, .raises = true});
+    assert_true(life.is_raised);
+    // As after a restart: it asks only.
+    life = look(&files, job_of(play), (gs_life_look){.generation = 3});
+    assert_true(life.is_raised);
+    // No rank of the next one has been there.
+    life = look(&files, job_of(play), (gs_life_look){.generation = 4});
+    assert_false(life.stands || life.is_raised);
+    assert_ok(gs_file_remove_tree(path));
+    rmdir(root);
+}
+
+// Its answer may be there, and has not been read.
+static void a_disk_is_not_away_while_the_coordinator_stands_still(void **state) {
+    gs_play *play = *state;
+    play->disk_waits = true;
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    play->now_ns += 60 * GS_NS_PER_SEC;
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(play->num_watched, 0);
+    gs_play_wait(play, 20 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_watched, 1);
+}
+
+static void save(gs_play *play, const char *directory, int64_t step) {
+    gs_engine_event event = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+    event.checkpointed.directory = directory;
+    event.checkpointed.found.step = step;
+    gs_play_hear(play, &event);
+}
+
+static void release(gs_play *play, int64_t step) {
+    gs_engine_event event = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.release.job = play->job_text;
+    event.release.step = step;
+    gs_play_hear(play, &event);
+}
+
+static gs_checkpoint_state state_of_checkpoint(gs_play *play, const char *directory) {
+    const gs_checkpoint *item = gs_checkpoints_find(&job_of(play)->checkpoints, directory);
+    assert_non_null(item);
+    return item->state;
+}
+
+static void expect_nothing_lost(gs_play *play) {
+    assert_int_equal(job_of(play)->go_on_step, 0);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_GOOD);
+    assert_int_equal(play->num_removals, 0);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+// Later checkpoints are removed for one that the disk has, and for no other.
+static void later_checkpoints_stay_until_the_named_one_is_seen(void **state) {
+    gs_play *play = *state;
+    gs_status answer;
+    save(play, "step-5", 5);
+    save(play, "step-9", 9);
+    gs_play_close_lines(play);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    play->list_says = GS_UNAVAILABLE;
+    release(play, 5);
+    assert_int_equal(play->answer.code, GS_UNAVAILABLE);
+    expect_nothing_lost(play);
+    play->list_says = GS_OK;
+    play->disk_waits = true;  // it says nothing
+    release(play, 5);
+    gs_call call = play->last_call;
+    assert_false(gs_play_is_answered(play, call, &answer));
+    gs_play_wait(play, 11 * GS_NS_PER_SEC);
+    assert_true(gs_play_is_answered(play, call, &answer));
+    assert_int_equal(answer.code, GS_UNAVAILABLE);
+    play->disk_waits = false;  // and then something: nobody waits for it any more
+    gs_play_wait(play, GS_NS_PER_SEC);
+    expect_nothing_lost(play);
+    play->missing = "step-5";
+    release(play, 5);
+    assert_int_equal(play->answer.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(play->answer.message, "there are: 3, 9"));
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_GOOD);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    play->missing = NULL;
+    release(play, 3);
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_DELETING);
+}
+
+// Who has said Bye is missed by nobody: the others train on, and what they save is of the run that there is.
+static void a_run_that_a_release_does_not_end_keeps_its_checkpoints(void **state) {
+    gs_play *play = *state;
+    save(play, "step-9", 9);
+    gs_engine_event bye = gs_play_message(play, 0, GS_ON_BYE);
+    bye.bye.reason = GS_BYE_TARGET_REACHED;
+    gs_play_hear(play, &bye);
+    gs_engine_event gone = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
+    gone.gone.call = gs_play_run(play)->members[0].stream.call;
+    gs_play_hear(play, &gone);
+    gs_play_lose_worker(play);
+    release(play, 3);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+    expect_nothing_lost(play);
+    assert_int_equal(gs_play_run(play)->members[0].stage, GS_MEMBER_LEAVING);
+}
+
+static void hear_of_checkpoint(gs_play *play, gs_engine_event_kind kind, const char *directory) {
+    gs_engine_event event = {.kind = kind, .from = {.generation = -1}};
+    event.done = (gs_completion){.stored = GS_STORED_CHECKPOINT, .job = play->job, .directory = directory};
+    if (kind == GS_ON_CHECKPOINTS_CHECKED) {
+        event.done.names = &directory;
+        event.done.num_names = 1;
+    }
+    gs_play_hear(play, &event);
+}
+
+// Else the end of one write would pass for that of the other, and files would go whose row says that they are good.
+static void a_row_on_its_way_is_waited_for_before_it_is_marked(void **state) {
+    gs_play *play = *state;
+    play->verify_waits = play->disk_waits = true;
+    save(play, "step-9", 9);
+    int rows = play->num_checkpoint_rows;
+    hear_of_checkpoint(play, GS_ON_VERIFIED, "step-9");
+    assert_int_equal(play->num_checkpoint_rows, rows + 1);
+    hear_of_checkpoint(play, GS_ON_CHECKPOINTS_CHECKED, "step-9");
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_DELETING);
+    assert_int_equal(play->num_checkpoint_rows, rows + 1);
+    hear_of_checkpoint(play, GS_ON_STORED, "step-9");
+    assert_int_equal(play->num_checkpoint_rows, rows + 2);
+    assert_int_equal(play->num_removals, 0);
+    hear_of_checkpoint(play, GS_ON_STORED, "step-9");
+    assert_int_equal(play->num_removals, 1);
+}
+
+static void an_operator_names_the_step_to_go_on_from(void **state) {
+    gs_play *play = *state;
+    save(play, "step-5", 5);
+    save(play, "step-9", 9);
+    release(play, 5);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);  // its ranks are heard
+    gs_play_close_lines(play);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    uint64_t former = gs_play_run(play)->members[0].incarnation;
+    release(play, 7);
+    assert_int_equal(play->answer.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(play->answer.message, "there are: 3, 5, 9"));
+    assert_int_equal(gs_play_run(play)->members[0].incarnation, former);
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 9);
+    release(play, 5);
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_int_equal(job_of(play)->go_on_step, 5);
+    play->list_says = GS_UNAVAILABLE;
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_null(job_of(play)->run);  // the disk is asked for it, as ever
+    play->list_says = GS_OK;
+    gs_play_find_worker(play);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_non_null(job_of(play)->run);
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 5);
+    assert_int_equal(gs_checkpoints_find(&job_of(play)->checkpoints, "step-9")->state, GS_CHECKPOINT_DELETING);
+    // A later one of the set before it is none; one of the set that goes on from there is.
+    assert_int_equal(job_of(play)->go_on_step, 5);
+    save(play, "step-9b", 9);
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 5);
+    gs_play_train(play);
+    assert_int_equal(job_of(play)->go_on_step, 0);
+    save(play, "step-9c", 9);
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 9);
+}
+
+static void a_step_that_was_named_outlives_the_coordinator(void **state) {
+    gs_play *play = *state;
+    save(play, "step-9", 9);
+    play->list_says = GS_UNAVAILABLE;
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, LONG_NS);
+    expect_wait(play);
+    gs_play_lose_worker(play);
+    play->list_says = GS_OK;
+    release(play, 3);
+    assert_int_equal(play->answer.code, GS_OK);
+    gs_play_reopen_without_worker(play);
+    assert_int_equal(job_of(play)->go_on_step, 3);
+}
+
+// Behind the long work on files: neither a start nor a commit waits for it.
+static void a_job_is_swept_until_its_last_save_must_be_over(void **state) {
+    gs_play *play = *state;
+    gs_play_wait(play, 1300 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_sweeps, 2);
+    gs_work *work = gs_file_work_sweep(&(gs_file_root){.checkpoints_dir = "/nowhere"}, job_of(play));
+    assert_int_equal(work->base.lane, GS_LANE_BULK);
+    gs_work_destroy(work);
+    gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    stop.stop = (gs_stop_request){.job = play->job_text, .now = true, .outcome = GS_JOB_CANCELLED, .grace_seconds = 0};
+    gs_play_hear(play, &stop);
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, 700 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_sweeps, 3);
+    gs_play_wait(play, 4200 * GS_NS_PER_SEC);
+    assert_in_range(play->num_sweeps, 10, 11);
+    const int last = play->num_sweeps;
+    gs_play_wait(play, 7200 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_sweeps, last);
+}
+
+static void ended_earlier(gs_play *play, int seconds) {
+    gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+    job->ended_ns -= seconds * GS_NS_PER_SEC;
+}
+
+// What a life has seen of it goes with the life: the next one looks as long, at jobs that ended shortly before it.
+static void a_job_that_ended_before_this_life_is_swept_if_it_was_lately(void **state) {
+    gs_play *play = *state;
+    gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    stop.stop = (gs_stop_request){.job = play->job_text, .now = true, .outcome = GS_JOB_CANCELLED, .grace_seconds = 0};
+    gs_play_hear(play, &stop);
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_reopen_without_worker(play);
+    assert_int_equal(job_of(play)->state, GS_JOB_CANCELLED);
+    ended_earlier(play, 3000);
+    gs_play_wait(play, 9000 * GS_NS_PER_SEC);
+    assert_in_range(play->num_sweeps, 7, 8);
+    const int last = play->num_sweeps;
+    gs_play_reopen_without_worker(play);
+    ended_earlier(play, 9000);
+    gs_play_wait(play, 9000 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_sweeps, last);
+}
+
+// Its files were found gone, nobody could write that down, and then the coordinator ended: of another life its row looks as
+// if it were the newest, though its ranks save below it.
+static void what_another_life_recorded_is_looked_at_before_any_is_removed(void **state) {
+    gs_play *play = *state;
+    gs_play_reopen(play);
+    gs_job *job = gs_play_run(play)->job;
+    job->spec.checkpoint.keep_last = 1;
+    gs_checkpoint *gone = gs_checkpoints_add(&job->checkpoints, "step-9");
+    gone->step = 9;
+    gone->state = GS_CHECKPOINT_GOOD;
+    play->missing = "step-9";
+    gs_play_say_all(play, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    play->list_says = GS_UNAVAILABLE;
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);
+    assert_int_equal(state_of_checkpoint(play, "step-3"), GS_CHECKPOINT_GOOD);
+    assert_int_equal(play->num_watched, 0);  // nobody waits for that disk
+    play->list_says = GS_OK;
+    gs_engine_event saved = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+    saved.checkpointed.directory = "step-4";
+    saved.checkpointed.found.step = 4;
+    int num_checks = play->num_checks;
+    gs_play_hear(play, &saved);
+    assert_int_equal(play->num_checks, num_checks + 1);
+    assert_int_equal(state_of_checkpoint(play, "step-4"), GS_CHECKPOINT_GOOD);
+    assert_int_equal(state_of_checkpoint(play, "step-3"), GS_CHECKPOINT_DELETING);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_DELETING);
+    // Once: what this life records it knows.
+    play->missing = NULL;
+    saved = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+    saved.checkpointed.directory = "step-5";
+    saved.checkpointed.found.step = 5;
+    gs_play_hear(play, &saved);
+    assert_int_equal(play->num_checks, num_checks + 1);
+    assert_int_equal(state_of_checkpoint(play, "step-4"), GS_CHECKPOINT_DELETING);
+}
+
+static int count_looked_at(gs_play *play) {
+    int count = 0;
+    const gs_job_table *jobs = &gs_engine_state(play->engine)->jobs;
+    for (size_t i = 0; i < jobs->count; i++)
+        count += gs_job_state_terminal(jobs->items[i]->state) && !gs_checkpoints_pending(&jobs->items[i]->checkpoints);
+    return count;
+}
+
+// Thousands that have ended, on a slow disk: who trains waits for none of them.
+static void a_start_looks_at_live_jobs_first_and_then_at_a_few_ended_ones_at_a_time(void **state) {
+    gs_play *play = *state;
+    play->num_ended = 30;
+    play->num_finds = 0;
+    play->disk_waits = true;
+    gs_play_reopen(play);
+    assert_int_equal(play->num_finds, 1);
+    assert_int_equal(job_of(play)->checkpoints.looking, 1);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(play->num_finds, 4);  // the live one's is under way
+    play->disk_waits = false;
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(play->num_finds, 31);
+    assert_int_equal(count_looked_at(play), 30);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, gs_play_tear_down)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_start_waits_until_the_disk_answers, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(who_waits_for_a_disk_keeps_no_slots, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_disk_that_says_nothing_is_away, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_disk_that_answers_late_is_there, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_operator_may_go_on_without_it, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_operator_may_stop_it, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_directory_that_had_checkpoints_is_not_gone_when_nobody_sees_it, set_up, tear_down),
+        TEST(a_start_waits_until_the_disk_answers),
+        TEST(who_waits_for_a_disk_keeps_no_slots),
+        TEST(a_disk_that_says_nothing_is_away),
+        TEST(a_disk_that_answers_late_is_there),
+        TEST(an_operator_may_go_on_without_it),
+        TEST(what_an_operator_gave_up_is_given_up_in_the_next_life),
+        TEST(an_operator_may_stop_it),
+        TEST(a_job_is_swept_until_its_last_save_must_be_over),
+        TEST(a_job_that_ended_before_this_life_is_swept_if_it_was_lately),
+        TEST(a_disk_is_not_away_while_the_coordinator_stands_still),
+        TEST(an_operator_names_the_step_to_go_on_from),
+        TEST(later_checkpoints_stay_until_the_named_one_is_seen),
+        TEST(a_run_that_a_release_does_not_end_keeps_its_checkpoints),
+        TEST(a_row_on_its_way_is_waited_for_before_it_is_marked),
+        TEST(a_step_that_was_named_outlives_the_coordinator),
+        TEST(a_directory_is_closed_to_ranks_that_leave_no_new_sign),
+        TEST(what_another_life_recorded_is_looked_at_before_any_is_removed),
+        TEST(a_start_looks_at_live_jobs_first_and_then_at_a_few_ended_ones_at_a_time),
+        TEST(a_directory_that_had_checkpoints_is_not_gone_when_nobody_sees_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

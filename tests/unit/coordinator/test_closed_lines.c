@@ -15,29 +15,6 @@
 #define OTHER 8  // the incarnation of another worker
 #define BEAT_NS (500 * GS_NS_PER_MS)
 
-static void both(gs_play *play, gs_engine_event_kind kind) {
-    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
-}
-
-static int set_up(void **state) {
-    gs_play *play = calloc(1, sizeof *play);
-    gs_play_open(play);
-    both(play, GS_ON_HELLO);
-    gs_play_say(play, 0, GS_ON_PARAMS);
-    both(play, GS_ON_READY);
-    both(play, GS_ON_COMM_UP);
-    both(play, GS_ON_STEP);
-    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
-    *state = play;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    gs_play_close(*state);
-    free(*state);
-    return 0;
-}
-
 static const gs_job *job_of(const gs_play *play) {
     return gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
 }
@@ -81,7 +58,7 @@ static void no_other_set_starts_beside_ranks_that_may_live(void **state) {
     assert_string_equal(job_of(play)->reason, "WorkerGone");
     // They lived.
     gs_play_find_worker(play);
-    both(play, GS_ON_HELLO);
+    gs_play_say_all(play, GS_ON_HELLO);
     gs_play_say(play, 0, GS_ON_STEP);
     assert_int_equal(gs_play_run(play)->generation, generation);
     assert_int_equal(job_of(play)->state, GS_JOB_RUNNING);
@@ -175,7 +152,7 @@ static void a_start_that_has_not_trained_begins_anew_at_once(void **unused) {
     (void)unused;
     gs_play play;
     gs_play_open(&play);
-    both(&play, GS_ON_HELLO);
+    gs_play_say_all(&play, GS_ON_HELLO);
     uint64_t former = first_of(&play);
     find_other(&play, "far", "b2");
     gs_play_close_lines(&play);
@@ -184,16 +161,18 @@ static void a_start_that_has_not_trained_begins_anew_at_once(void **unused) {
     gs_play_close(&play);
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, gs_play_set_up_training, gs_play_tear_down)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(no_other_set_starts_beside_ranks_that_may_live, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(they_are_waited_for_no_longer_than_they_stay_alone, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_worker_of_their_host_is_a_witness, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_witness_that_is_there_already_costs_no_time, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_host_that_was_started_anew_is_no_witness, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_worker_that_is_back_without_them_is_proof, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_operator_gives_them_up, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(who_can_do_no_harm_is_not_waited_for, set_up, tear_down),
+        TEST(no_other_set_starts_beside_ranks_that_may_live),
+        TEST(they_are_waited_for_no_longer_than_they_stay_alone),
+        TEST(a_worker_of_their_host_is_a_witness),
+        TEST(a_witness_that_is_there_already_costs_no_time),
+        TEST(a_host_that_was_started_anew_is_no_witness),
+        TEST(a_worker_that_is_back_without_them_is_proof),
+        TEST(an_operator_gives_them_up),
+        TEST(who_can_do_no_harm_is_not_waited_for),
         cmocka_unit_test(a_start_that_has_not_trained_begins_anew_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,12 +3,16 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "coordinator/store/data_dir.h"
 #include "tests/support/asserts.h"
+#include "tests/support/temp_dir.h"
 
 typedef struct surroundings {
     const char *service, *state, *home;
@@ -54,10 +58,27 @@ static void a_path_that_does_not_fit_is_refused(void **state) {
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
 }
 
+// Two on one directory would command the same workers and write the same rows.
+static void a_directory_has_one_coordinator(void **state) {
+    (void)state;
+    char *directory = gs_temp_dir_make(), words[60];
+    int first = -1, second = -1;
+    assert_ok(gs_data_dir_lock(&first, directory));
+    gs_status status = gs_data_dir_lock(&second, directory);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    snprintf(words, sizeof words, "in use by another coordinator (pid %ld,", (long)getpid());
+    assert_non_null(strstr(status.message, words));
+    close(first);
+    assert_ok(gs_data_dir_lock(&second, directory));
+    close(second);
+    gs_temp_dir_remove(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_default_is_absolute_and_the_users_own),
         cmocka_unit_test(a_path_that_does_not_fit_is_refused),
+        cmocka_unit_test(a_directory_has_one_coordinator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,6 +103,57 @@ static void who_is_silent_is_judged_in_time(void **unused) {
     }
 }
 
+// Its ranks are not heard either: that is all that becomes of it.
+static void a_worker_that_is_not_heard_is_lost_in_time(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    play.watched_reason = "WorkerLost";
+    gs_play_lose_worker(&play);
+    gs_play_wait(&play, gs_timing_default.agent_dead_ns - BEAT_NS);
+    assert_int_equal(play.num_watched, 0);
+    gs_play_wait(&play, BEAT_NS + PROMISED_NS);
+    assert_int_equal(play.num_watched, 1);
+    gs_play_wait(&play, 20 * gs_timing_default.agent_dead_ns);
+    assert_int_equal(play.num_watched, 1);
+    assert_false(is_judged(&play));
+    gs_play_close(&play);
+}
+
+// Of the time in which the coordinator stood nothing counts; what is silent behind it is judged as ever.
+static void a_coordinator_that_stood_judges_from_then_on(void **unused) {
+    (void)unused;
+    // The shorter one is too short to silence everybody.
+    for (int64_t stood_ns = 600 * GS_NS_PER_MS; stood_ns <= 30 * GS_NS_PER_SEC; stood_ns *= 50) {
+        gs_play play;
+        open_training(&play);
+        play.now_ns += stood_ns;
+        live(&play, &healthy, 10 * GS_NS_PER_SEC);
+        assert_false(is_judged(&play));
+        manners how = {.waits = {true, true}};
+        how.silent[1] = true;
+        live(&play, &how, gs_timing_default.dead_ns * 4 / 5);
+        play.now_ns += stood_ns;
+        assert_within(live(&play, &how, LONG_NS), gs_timing_default.dead_ns);
+        assert_verdict(&play, "WorkerSilent", 1);
+        gs_play_close(&play);
+    }
+}
+
+static void who_died_while_nobody_looked_is_missed_at_once(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    gs_play_reopen_without_worker(&play);
+    gs_play_wait(&play, GS_NS_PER_SEC);
+    play.ranks[1].is_gone = true;
+    gs_play_find_worker(&play);
+    gs_play_wait(&play, PROMISED_NS);
+    assert_true(is_judged(&play));
+    assert_verdict(&play, "WorkerLost", 1);
+    gs_play_close(&play);
+}
+
 static void who_hangs_is_named_in_time(void **unused) {
     (void)unused;
     static const struct {
@@ -307,6 +358,9 @@ static void who_is_out_of_reach_may_train_until_it_has_stopped_by_itself(void **
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
+        cmocka_unit_test(a_worker_that_is_not_heard_is_lost_in_time),
+        cmocka_unit_test(a_coordinator_that_stood_judges_from_then_on),
+        cmocka_unit_test(who_died_while_nobody_looked_is_missed_at_once),
         cmocka_unit_test(who_hangs_is_named_in_time),
         cmocka_unit_test(who_is_seldom_heard_has_time_to_tell),
         cmocka_unit_test(who_hangs_at_the_end_is_named_in_time),

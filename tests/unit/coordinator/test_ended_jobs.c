@@ -12,36 +12,6 @@
 #include "core/clock.h"
 #include "tests/unit/coordinator/engine_play.h"
 
-static void both(gs_play *play, gs_engine_event_kind kind) {
-    gs_play_say(play, 1, kind);
-    gs_play_say(play, 0, kind);
-}
-
-static void train(gs_play *play) {
-    both(play, GS_ON_HELLO);
-    gs_play_say(play, 1, GS_ON_PARAMS);
-    both(play, GS_ON_READY);
-    both(play, GS_ON_COMM_UP);
-    both(play, GS_ON_STEP);
-    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
-}
-
-static int set_up(void **state) {
-    gs_play *play = calloc(1, sizeof *play);
-    gs_play_open(play);
-    train(play);
-    *state = play;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    gs_play_close(*state);
-    free(*state);
-    return 0;
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 static gs_state *state_of(gs_play *play) { return (gs_state *)(uintptr_t)gs_engine_state(play->engine); }
 
 static gs_job *submit_with(gs_play *play, int number, int seconds) {
@@ -57,7 +27,7 @@ static gs_job *submit_short(gs_play *play, int number) { return submit_with(play
 // While the first job trains.
 static void pass(gs_play *play, int seconds) {
     for (int i = 0; i < seconds; i++) {
-        both(play, GS_ON_STEP);
+        gs_play_say_all(play, GS_ON_STEP);
         gs_play_wait(play, GS_NS_PER_SEC);
     }
 }
@@ -72,19 +42,19 @@ static void ended_jobs_are_kept_so_many_and_so_long(void **state) {
     gs_job_table *jobs = &state_of(play)->jobs;
     for (int i = 0; i < 5; i++) {
         ids[i] = submit_short(play, i)->id;
-        both(play, GS_ON_STEP);
+        gs_play_say_all(play, GS_ON_STEP);
         gs_play_wait(play, 2 * GS_NS_PER_SEC);
     }
     assert_int_equal(jobs->count, 6);
     state_of(play)->retention = (gs_retention){.ended_jobs = 3};
     // A disk that takes no deletion is asked again, and forgets nothing meanwhile.
     play->disk_says = GS_RESOURCE_EXHAUSTED;
-    both(play, GS_ON_STEP);
+    gs_play_say_all(play, GS_ON_STEP);
     gs_play_wait(play, 2 * GS_NS_PER_SEC);
     assert_int_equal(jobs->count, 6);
     play->disk_says = GS_OK;
     for (int i = 0; i < 10; i++) {
-        both(play, GS_ON_STEP);
+        gs_play_say_all(play, GS_ON_STEP);
         gs_play_wait(play, 3 * GS_NS_PER_SEC);
     }
     for (int i = 0; i < 5; i++) {
@@ -94,11 +64,11 @@ static void ended_jobs_are_kept_so_many_and_so_long(void **state) {
     // An hour that somebody sets is none.
     state_of(play)->retention = (gs_retention){.ended_ns = 3600 * GS_NS_PER_SEC};
     play->wall_ms += 7200 * 1000;
-    both(play, GS_ON_STEP);
+    gs_play_say_all(play, GS_ON_STEP);
     gs_play_wait(play, 3 * GS_NS_PER_SEC);
     assert_int_equal(jobs->count, 4);
     for (size_t i = 0; i < jobs->count; i++) jobs->items[i]->ended_ns -= 3600 * GS_NS_PER_SEC;
-    both(play, GS_ON_STEP);
+    gs_play_say_all(play, GS_ON_STEP);
     gs_play_wait(play, 3 * GS_NS_PER_SEC);
     assert_int_equal(jobs->count, 1);
     assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
@@ -176,6 +146,30 @@ static void a_second_deletion_may_ask_for_more(void **state) {
     assert_int_equal(play->num_purges, 1);
 }
 
+// The answer to the first request may be lost: the same words again must not mean another job.
+static void a_name_that_several_had_deletes_none_of_them(void **state) {
+    gs_play *play = *state;
+    uint64_t ids[2];
+    for (int i = 0; i < 2; i++) {
+        ids[i] = submit_short(play, 7)->id;  // both are short-7
+        pass(play, 4);
+    }
+    delete(play, "short-7", false);
+    assert_true(play->answered);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(play->answer.message, "ambiguous: 2 jobs"));
+    assert_true(is_known(play, ids[0]) && is_known(play, ids[1]));
+    // One that lives comes first, and is not deleted.
+    submit_with(play, 7, 3600);
+    delete(play, "short-7", false);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+    char text[GS_JOB_ID_LEN];
+    gs_job_id_format(text, ids[1]);
+    delete(play, text, false);
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_true(is_known(play, ids[0]) && !is_known(play, ids[1]));
+}
+
 static void create(gs_play *play, const char *key) {
     gs_job_spec *spec = calloc(1, sizeof *spec);
     *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
@@ -211,6 +205,23 @@ static void the_key_of_a_forgotten_job_makes_no_second_one(void **state) {
     assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
     assert_non_null(strstr(play->answer.message, "forgotten"));
     assert_int_equal(state_of(play)->jobs.count, count);
+}
+
+// A day that somebody sets is none.
+static void a_key_lives_a_day_in_which_a_coordinator_is_there(void **state) {
+    gs_play *play = *state;
+    create(play, "k");
+    size_t count = state_of(play)->jobs.count;
+    play->wall_ms += 48 * 3600 * 1000;
+    gs_play_wait(play, 700 * GS_NS_PER_SEC);  // expired ones are looked for
+    create(play, "k");
+    assert_int_equal(state_of(play)->jobs.count, count);
+    play->now_ns += GS_KEY_LIFE_NS;
+    assert_null(gs_request_keys_find(&state_of(play)->keys, "k", play->now_ns));
+    gs_play_say_all(play, GS_ON_STEP);
+    assert_int_equal(state_of(play)->keys.count, 1);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(state_of(play)->keys.count, 0);
 }
 
 static void who_deletes_a_job_may_use_its_key_again(void **state) {
@@ -252,6 +263,49 @@ static void nothing_is_written_of_an_ended_job_that_is_released(void **state) {
     play->disk_waits = false;
 }
 
+static void stop(gs_play *play) {
+    gs_engine_event event = request(play, GS_ON_STOP_JOB);
+    event.stop = (gs_stop_request){.job = play->job_text, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    gs_play_hear(play, &event);
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_true(gs_job_state_terminal(gs_job_table_get(&state_of(play)->jobs, play->job)->state));
+}
+
+static void hear_disk(gs_play *play, gs_engine_event_kind kind, const char *directory) {
+    gs_engine_event event = {.kind = kind, .from = {.generation = -1}};
+    event.done = (gs_completion){.stored = GS_STORED_CHECKPOINT, .job = play->job, .directory = directory};
+    gs_play_hear(play, &event);
+}
+
+// Its last checkpoint is recorded when its ranks are gone.
+static gs_checkpoint_state state_of_former(gs_play *play, int64_t keep_last) {
+    gs_job *job = gs_job_table_get(&state_of(play)->jobs, play->job);
+    job->spec.checkpoint.keep_last = keep_last;
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);
+    play->disk_waits = true;
+    gs_engine_event event = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+    event.checkpointed.directory = "step-9";
+    event.checkpointed.found.step = 9;
+    gs_play_hear(play, &event);
+    hear_disk(play, GS_ON_VERIFIED, "step-9");
+    stop(play);
+    play->disk_waits = false;
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(gs_checkpoints_find(&job->checkpoints, "step-9")->state, GS_CHECKPOINT_GOOD);
+    return gs_checkpoints_find(&job->checkpoints, "step-3")->state;
+}
+
+static void an_ended_job_keeps_no_more_checkpoints_than_it_says(void **state) {
+    assert_int_equal(state_of_former(*state, 1), GS_CHECKPOINT_DELETING);
+}
+
+static void of_whom_nobody_says_how_many_all_stay(void **state) {
+    assert_int_equal(state_of_former(*state, 0), GS_CHECKPOINT_GOOD);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, gs_play_set_up_training, gs_play_tear_down)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(ended_jobs_are_kept_so_many_and_so_long),
@@ -260,7 +314,11 @@ int main(void) {
         TEST(what_the_disk_does_not_forget_is_not_said_to_be_forgotten),
         TEST(a_second_deletion_may_ask_for_more),
         TEST(the_key_of_a_forgotten_job_makes_no_second_one),
+        TEST(a_key_lives_a_day_in_which_a_coordinator_is_there),
+        TEST(a_name_that_several_had_deletes_none_of_them),
         TEST(who_deletes_a_job_may_use_its_key_again),
+        TEST(an_ended_job_keeps_no_more_checkpoints_than_it_says),
+        TEST(of_whom_nobody_says_how_many_all_stay),
         TEST(nothing_is_written_of_an_ended_job_that_is_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

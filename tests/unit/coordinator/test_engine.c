@@ -359,6 +359,25 @@ static void a_move_that_no_table_has_ends_nothing(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+// Its rows could not be written since it was queued, and its ranks may be on a worker that is not back yet.
+static void a_job_that_never_ran_as_far_as_rows_say_waits_for_its_ranks(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    const gs_state *state = gs_engine_state(play.engine);
+    gs_job *job = gs_job_table_get(&state->jobs, play.job);
+    const int64_t grace_ns = state->timing.grace_ns;
+    job->state = GS_JOB_QUEUED;
+    job->generation = 0;
+    for (int i = 0; i < GS_PLAY_RANKS; i++) play.ranks[i].is_gone = true;
+    gs_play_reopen(&play);
+    gs_play_wait(&play, grace_ns / 2);
+    assert_null(gs_play_run(&play));
+    gs_play_wait(&play, grace_ns);
+    assert_non_null(gs_play_run(&play));
+    gs_play_close(&play);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(who_waits_for_a_device_is_told_so),
@@ -374,6 +393,7 @@ int main(void) {
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
         cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
+        cmocka_unit_test(a_job_that_never_ran_as_far_as_rows_say_waits_for_its_ranks),
         TEST(training_goes_on_without_a_plan_that_no_message_holds),
         TEST(a_move_that_no_table_has_ends_nothing),
     };

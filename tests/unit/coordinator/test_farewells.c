@@ -13,30 +13,6 @@
 #include "tests/support/asserts.h"
 #include "tests/unit/coordinator/engine_play.h"
 
-static void both(gs_play *play, gs_engine_event_kind kind) {
-    gs_play_say(play, 1, kind);
-    gs_play_say(play, 0, kind);
-}
-
-static int set_up(void **state) {
-    gs_play *play = calloc(1, sizeof *play);
-    gs_play_open(play);
-    both(play, GS_ON_HELLO);
-    gs_play_say(play, 1, GS_ON_PARAMS);
-    both(play, GS_ON_READY);
-    both(play, GS_ON_COMM_UP);
-    both(play, GS_ON_STEP);
-    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
-    *state = play;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    gs_play_close(*state);
-    free(*state);
-    return 0;
-}
-
 static gs_call say_bye(gs_play *play, int rank) {
     gs_engine_event bye = gs_play_message(play, rank, GS_ON_BYE);
     bye.bye.reason = GS_BYE_TARGET_REACHED;
@@ -135,6 +111,15 @@ static void who_has_left_is_not_waited_for_to_come_back(void **state) {
     assert_int_equal(gs_play_run(play)->members[0].bye.reason, GS_BYE_TARGET_REACHED);
 }
 
+static void who_leaves_without_coming_back_is_not_waited_for(void **state) {
+    gs_play *play = *state;
+    gs_play_reopen(play);
+    gs_play_say(play, 1, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_RELOADING);
+    say_bye(play, 0);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
 // An operator gives up who is out of reach: of one that has left nobody misses anything.
 static void who_has_left_is_given_up_without_harm(void **state) {
     gs_play *play = *state;
@@ -154,7 +139,32 @@ static void who_has_left_is_given_up_without_harm(void **state) {
     assert_int_equal(state_of_job(play), GS_JOB_SUCCEEDED);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+static int set_up_launched(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    if (!play) abort();
+    gs_play_open(play);
+    *state = play;
+    return 0;
+}
+
+// It has not told what it has, and nothing differs for that: its run begins anew, and the job is not to blame.
+static void who_leaves_before_its_hello_is_not_compared(void **state) {
+    gs_play *play = *state;
+    gs_engine_event bye = gs_play_message(play, 0, GS_ON_BYE);
+    bye.bye = (gs_bye_report){.reason = GS_BYE_OTHER, .exit_code = 75, .class = "", .error = "", .hint = ""};
+    gs_play_hear(play, &bye);
+    gs_play_say(play, 1, GS_ON_HELLO);
+    gs_play_say(play, 1, GS_ON_PARAMS);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_LAUNCHING);
+    assert_false(gs_play_run(play)->cause.set);
+    gs_engine_event exited = gs_play_message(play, 0, GS_ON_EXITED);
+    exited.exited.exit_code = 75;
+    gs_play_hear(play, &exited);
+    assert_true(gs_play_run(play)->cause.set);
+    assert_false(gs_play_run(play)->no_restart);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, gs_play_set_up_training, gs_play_tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -164,7 +174,9 @@ int main(void) {
         TEST(whose_ranks_have_left_is_done_in_the_next_life),
         TEST(whose_ranks_have_left_is_done_without_their_worker),
         TEST(who_has_left_is_not_waited_for_to_come_back),
+        TEST(who_leaves_without_coming_back_is_not_waited_for),
         TEST(who_has_left_is_given_up_without_harm),
+        cmocka_unit_test_setup_teardown(who_leaves_before_its_hello_is_not_compared, set_up_launched, gs_play_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,29 +12,11 @@
 #include "tests/support/asserts.h"
 #include "tests/unit/coordinator/engine_play.h"
 
-static void both(gs_play *play, gs_engine_event_kind kind) {
-    gs_play_say(play, 1, kind);
-    gs_play_say(play, 0, kind);
-}
-
 static int set_up(void **state) {
-    gs_play *play = calloc(1, sizeof *play);
-    gs_play_open(play);
-    both(play, GS_ON_HELLO);
-    gs_play_say(play, 1, GS_ON_PARAMS);
-    both(play, GS_ON_READY);
-    both(play, GS_ON_COMM_UP);
-    both(play, GS_ON_STEP);
-    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    gs_play_set_up_training(state);
+    gs_play *play = *state;
     gs_play_wait(play, GS_NS_PER_SEC / 2);
     gs_play_reopen_without_worker(play);
-    *state = play;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    gs_play_close(*state);
-    free(*state);
     return 0;
 }
 
@@ -66,10 +48,12 @@ static void no_other_set_takes_the_place_of_adopted_ranks(void **state) {
     expect_given_away(play);
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, gs_play_tear_down)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(ranks_that_were_adopted_while_nobody_was_here_train_on, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(no_other_set_takes_the_place_of_adopted_ranks, set_up, tear_down),
+        TEST(ranks_that_were_adopted_while_nobody_was_here_train_on),
+        TEST(no_other_set_takes_the_place_of_adopted_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "coordinator/model/job_table.h"
+#include "coordinator/model/run.h"
 #include "coordinator/model/transitions.h"
 
 static bool may_follow(int from, int to) { return gs_transition_find(GS_MACHINE_JOB, from, to) >= 0; }
@@ -80,8 +81,23 @@ static void what_was_deleted_is_gone_and_what_nobody_knows_is_not(void **state) 
     gs_job_table_release(&table);
 }
 
+// As worker/launch.h says them; who boots has no place in any generation yet.
+static void words_of_a_trainer_say_where_it_stands(void **state) {
+    (void)state;
+    const struct {
+        const char *word;
+        gs_membership means;
+    } words[] = {{NULL, GS_MEMBERSHIP_UNTOLD},         {"booting", GS_MEMBERSHIP_UNTOLD},   {"thinks", GS_MEMBERSHIP_UNTOLD},
+                 {"waiting", GS_MEMBERSHIP_FORMS},     {"prepared", GS_MEMBERSHIP_FORMS},   {"connecting", GS_MEMBERSHIP_FORMS},
+                 {"connected", GS_MEMBERSHIP_WAITS},   {"running", GS_MEMBERSHIP_TRAINS},   {"aborting", GS_MEMBERSHIP_LEAVES},
+                 {"leaving", GS_MEMBERSHIP_LEAVES}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        assert_int_equal(gs_membership_of(words[i].word), words[i].means);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_of_a_trainer_say_where_it_stands),
         cmocka_unit_test(every_state_has_a_name_of_its_own),
         cmocka_unit_test(a_terminal_job_never_changes_again),
         cmocka_unit_test(every_live_state_can_end_in_every_way),

@@ -50,7 +50,7 @@ static void what_is_written_is_read(void **state) {
                            ",\"age_ms\":60000,\"restart_times_ms\":[1795400001000,1795400030000],"
                            "\"plan_revision\":3,\"plan\":{\"hash\":\"xxh3:1\",\"reason\":\"ready_order\","
                            "\"since_step\":12,\"buckets\":[{},{}]},\"ready_order\":[2,0,1],"
-                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true",
+                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"least_generation\":1000003",
                            ",\"step\":38,\"draining\":true,\"saving\":true");
     assert_int_equal(job->plan.revision, 3);
     assert_int_equal(job->plan.num_buckets, 2);
@@ -68,6 +68,7 @@ static void what_is_written_is_read(void **state) {
     assert_null(phase);
     assert_string_equal(first, second);
     assert_true(copy->checkpoints.is_given_up);  // what an operator was told is so
+    assert_int_equal(copy->least_generation, 1000003);
     free(first);
     free(second);
     release(job, &documents);

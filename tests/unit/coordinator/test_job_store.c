@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "coordinator/store/job_store.h"
+#include "coordinator/store/row_work.h"
 #include "coordinator/store/set_aside.h"
+#include "core/clock.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 
@@ -75,13 +78,42 @@ static void what_was_committed_is_there_after_reopening(void **state) {
     gs_job_store_close(store);
 
     store = open_store(fixture, &start);
-    assert_int_equal(start.next_sequence, 13);
+    assert_true(start.next_sequence > 12);
     assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
     assert_ok(gs_job_store_load_events(store, see_row, fixture));
     assert_ok(gs_job_store_load_keys(store, see_row, fixture));
     assert_string_equal(fixture->seen, "7//two;7/step-1/row;12//event;7/key/print;");
     gs_job_store_close(store);
+}
+
+// Whoever goes on from a number would miss what gets it a second time.
+static void numbers_of_events_are_never_used_twice(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_int_equal(start.next_sequence, 1);
+    assert_ok(gs_job_store_put_event(store, 12, 7, "the newest, which goes with its job"));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = 7, .outcome = GS_JOB_FAILED}));
+    gs_job_store_close(store);
+    store = open_store(fixture, &start);
+    assert_true(start.next_sequence > 12);
+    // Those behind it were shown, and a crash came before they were written: half a block of them.
+    uint64_t written = start.next_sequence + 3 * (uint64_t)GS_EVENT_BLOCK;
+    assert_ok(gs_job_store_put_event(store, written, 8, "event"));
+    gs_job_store_close(store);
+    gs_job_store_close(open_store(fixture, &start));
+    assert_true(start.next_sequence > written + GS_EVENT_BLOCK / 2);
+}
+
+// A disk that takes nothing for a day, a storm of events, and a kill -9.
+static void numbers_of_events_that_no_disk_took_are_not_used_again(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store_close(open_store(fixture, &start));
+    uint64_t shown = start.next_sequence + 86400ULL * 10000;
+    gs_job_store_close(open_store(fixture, &start));
+    assert_true(start.next_sequence > shown);
 }
 
 static void what_was_rolled_back_is_not(void **state) {
@@ -93,6 +125,46 @@ static void what_was_rolled_back_is_not(void **state) {
     gs_job_store_rollback(store);
     assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_string_equal(fixture->seen, "");
+    gs_job_store_close(store);
+}
+
+static void run_sql(const store_fixture *fixture, const char *sql) {
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(fixture->path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(database, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(database);
+}
+
+static void see_life(void *ctx, const gs_store_row *row) { *(int64_t *)ctx = row->time_ms; }
+
+// A coordinator that is not there takes nothing of a key's life.
+static void a_key_lives_while_coordinators_do(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    int64_t left_ms = 0;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_put_key(store, "long", "print", 7, 3600 * 1000));
+    assert_ok(gs_job_store_put_key(store, "over", "print", 7, 0));
+    assert_ok(gs_job_store_prune_keys(store));
+    gs_job_store_close(store);
+    store = open_store(fixture, &start);
+    assert_ok(gs_job_store_load_keys(store, see_life, &left_ms));
+    assert_true(left_ms > 1800 * 1000 && left_ms <= 3600 * 1000);
+    assert_ok(gs_job_store_load_keys(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "7/long/print;");
+    gs_job_store_close(store);
+}
+
+// As a version wrote it whose keys ended by the wall clock.
+static void keys_of_before_begin_anew(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    int64_t left_ms = 0;
+    gs_job_store_close(open_store(fixture, &start));
+    run_sql(fixture, "INSERT INTO idempotency VALUES('old', 'print', 7, 1)");
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_load_keys(store, see_life, &left_ms));
+    assert_int_equal(left_ms, GS_KEY_LIFE_NS / GS_NS_PER_MS);
     gs_job_store_close(store);
 }
 
@@ -123,6 +195,49 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     assert_string_equal(fixture->seen, "");
     assert_ok(gs_job_store_load_tombstones(store, see_row, fixture));
     assert_string_equal(fixture->seen, "7/failed/;");
+    gs_job_store_close(store);
+}
+
+static void a_deleted_job_comes_back_with_its_trainers_alone(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_put_job(store, 7, "one"));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){7, 3, GS_JOB_FAILED, 99, false}));
+    assert_int_equal(gs_job_store_put_job(store, 7, "two").code, GS_FAILED_PRECONDITION);
+    assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "");
+    assert_ok(gs_job_store_put_adopted_job(store, 7, "three"));
+    assert_ok(gs_job_store_put_job(store, 7, "four"));
+    assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "7//four;");
+    gs_job_store_close(store);
+}
+
+static gs_status write_row(gs_job_store *store, const gs_job *job) {
+    const gs_job_documents documents = {.spec = gs_json_new_object()};
+    gs_work *work = gs_row_work_put_job(job, &documents, NULL, 1);
+    gs_status status = work->base.run(&work->base, store);
+    gs_work_destroy(work);
+    gs_json_release(documents.spec);
+    return status;
+}
+
+static void late_writes_of_an_adopted_job_are_refused_as_others(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    gs_job *job = gs_job_create(7, &(gs_job_spec){0});
+    const gs_tombstone tombstone = {7, 3, GS_JOB_FAILED, 99, false};
+    assert_ok(gs_job_store_delete_job(store, &tombstone));
+    snprintf(job->adopted_from, sizeof job->adopted_from, "c-0000000000000001");
+    job->held_back = true;
+    assert_ok(write_row(store, job));
+    job->held_back = false;
+    assert_ok(write_row(store, job));
+    assert_ok(gs_job_store_delete_job(store, &tombstone));
+    assert_int_equal(write_row(store, job).code, GS_FAILED_PRECONDITION);
+    gs_job_destroy(job);
     gs_job_store_close(store);
 }
 
@@ -192,6 +307,38 @@ static void a_damaged_file_is_kept_aside_and_named(void **state) {
     assert_int_equal(status.code, GS_DATA_LOSS);
     assert_non_null(strstr(status.message, ".damaged-"));
     assert_int_not_equal(access(fixture->path, F_OK), 0);
+}
+
+// An index that lacks rows: what a start reads is all there.
+static void damage_that_no_query_meets_is_found(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_put_event(store, 12, 7, "event"));
+    gs_job_store_close(store);
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(fixture->path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(database, "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = "
+                                            "'CREATE INDEX event_job ON event(body)' WHERE name = 'event_job'",
+                                  NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    gs_status status = gs_job_store_open(&store, &start, fixture->path);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, ".damaged-"));
+}
+
+static void a_record_is_its_jobs_own(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    char *body = NULL;
+    for (uint64_t id = 1; id <= 3; id++) assert_ok(gs_job_store_put_job(store, 7 * id, id == 2 ? "two" : "another"));
+    assert_ok(gs_job_store_get_job(store, &body, 14));
+    assert_string_equal(body, "two");
+    free(body);
+    assert_int_equal(gs_job_store_get_job(store, &body, 15).code, GS_NOT_FOUND);
+    assert_null(body);
+    gs_job_store_close(store);
 }
 
 // Whatever starts it again by itself: a new one would know no job and hide that this one is to be rescued.
@@ -369,14 +516,22 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_cannot_be_set_aside_whole_is_not_opened, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(numbers_of_events_are_never_used_twice, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(numbers_of_events_that_no_disk_took_are_not_used_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_key_lives_while_coordinators_do, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(keys_of_before_begin_anew, set_up, tear_down),
         cmocka_unit_test_setup_teardown(keys_go_with_a_job_that_is_deleted_not_with_one_that_is_forgotten, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deleted_job_takes_its_rows_along, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_deleted_job_comes_back_with_its_trainers_alone, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(late_writes_of_an_adopted_job_are_refused_as_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_start_removes_checkpoints_of_no_job, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_newest_tombstones_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_file_is_for_its_owner_alone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_planted_link_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_damaged_file_is_kept_aside_and_named, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(damage_that_no_query_meets_is_found, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_record_is_its_jobs_own, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,8 +160,9 @@ static void lines_that_did_not_fit_are_taken_when_they_come_again(void **state) 
     assert_int_not_equal(status.code, GS_OK);
     append(fixture, 0, "info", "b", 2);
     append(fixture, 0, "info", "c", 3);
-    find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 10});
+    uint64_t cursor = find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 10});
     assert_string_equal(texts, "a,b,c");
+    assert_int_equal(cursor, 3);  // a hole would be lines that nobody sees any more
 }
 
 static void rotated_segments_are_part_of_the_log(void **state) {

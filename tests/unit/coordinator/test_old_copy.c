@@ -16,30 +16,14 @@
 
 static const gs_seen_life first_life = {"c", 1, 1}, second_life = {"c", 2, 2}, life_of_copy = {"c", 2, OF_COPY};
 
-static void both(gs_play *play, gs_engine_event_kind kind) {
-    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
-}
-
 // It has trained in the first life, and this is the third; in the second's place a copy was there for a moment.
 static int set_up(void **state) {
-    gs_play *play = calloc(1, sizeof *play);
-    gs_play_open(play);
-    both(play, GS_ON_HELLO);
-    gs_play_say(play, 0, GS_ON_PARAMS);
-    both(play, GS_ON_READY);
-    both(play, GS_ON_COMM_UP);
-    both(play, GS_ON_STEP);
+    gs_play_set_up_training(state);
+    gs_play *play = *state;
     gs_play_reopen(play);
-    both(play, GS_ON_HELLO);
+    gs_play_say_all(play, GS_ON_HELLO);
     gs_play_reopen_without_worker(play);
     assert_int_equal(gs_engine_state(play->engine)->cluster.epoch, 3);
-    *state = play;
-    return 0;
-}
-
-static int tear_down(void **state) {
-    gs_play_close(*state);
-    free(*state);
     return 0;
 }
 
@@ -89,6 +73,18 @@ static void nobody_is_judged_before_a_worker_has_spoken(void **state) {
         assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
 }
 
+// It has heard nobody meanwhile: who denies it may be about to.
+static void a_standstill_is_no_time_to_deny(void **state) {
+    gs_play *play = *state;
+    assert_false(is_welcome(play, 0, life_of_copy));
+    gs_play_wait(play, GS_NS_PER_SEC);
+    play->now_ns += 30 * GS_NS_PER_SEC;
+    gs_play_wait(play, gs_timing_default.grace_ns - 2 * GS_NS_PER_SEC);
+    assert_false(is_old(play));
+    gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    assert_true(is_old(play));
+}
+
 // On the copy: the worker has not heard of the life that it is behind, and a trainer has.
 static void a_worker_that_knows_less_denies_nothing(void **state) {
     gs_play *play = *state;
@@ -117,20 +113,51 @@ static void a_worker_that_has_stayed_knows_the_life_that_it_is_in(void **state) 
     assert_false(is_old(play));
 }
 
+// A copy that was started when this one was has the same epoch: workers that come back know only the life before.
+static void workers_have_the_time_to_know_the_life_that_they_are_in(void **state) {
+    gs_play *play = *state;
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    gs_play_wait(play, GS_NS_PER_SEC);
+    find_worker(play, second_life);
+    gs_play_wait(play, gs_timing_default.agent_grace_ns - GS_NS_PER_SEC);
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_false(is_old(play));
+    gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    assert_true(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_false(is_old(play));
+}
+
+// And no longer than that.
+static void a_worker_that_leaves_knows_nothing(void **state) {
+    gs_play *play = *state;
+    find_worker(play, second_life);
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    gs_play_wait(play, gs_timing_default.agent_grace_ns - GS_NS_PER_SEC);
+    assert_false(is_old(play));
+    gs_play_lose_worker(play);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_true(is_old(play));
+}
+
 static void what_a_worker_says_is_believed(void **state) {
     gs_play *play = *state;
     find_worker(play, life_of_copy);
     assert_true(is_old(play));
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, gs_play_tear_down)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_trainer_that_a_copy_has_welcomed_does_not_end_the_right_one, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(nobody_is_judged_before_a_worker_has_spoken, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_worker_that_knows_less_denies_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_later_life_is_denied_by_nobody, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_worker_that_has_stayed_knows_the_life_that_it_is_in, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_a_worker_says_is_believed, set_up, tear_down),
+        TEST(a_trainer_that_a_copy_has_welcomed_does_not_end_the_right_one),
+        TEST(nobody_is_judged_before_a_worker_has_spoken),
+        TEST(a_standstill_is_no_time_to_deny),
+        TEST(a_worker_that_knows_less_denies_nothing),
+        TEST(a_later_life_is_denied_by_nobody),
+        TEST(a_worker_that_has_stayed_knows_the_life_that_it_is_in),
+        TEST(workers_have_the_time_to_know_the_life_that_they_are_in),
+        TEST(a_worker_that_leaves_knows_nothing),
+        TEST(what_a_worker_says_is_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

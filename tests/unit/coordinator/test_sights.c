@@ -1,6 +1,7 @@
 // What is seen of jobs that rest: calls, files and lines that are on their way while they do.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/job_view.h"
 #include "coordinator/observe/metrics/metric_families.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/sights.h"
@@ -152,6 +154,70 @@ static void a_caller_may_go_away_while_another_is_answered(void **state) {
     assert_int_equal(calls[2].answer.code, GS_NOT_FOUND);  // it has no row
 }
 
+static bool first_is_answered(const play *it) {
+    (void)it;
+    return calls[0].num_answers > 0;
+}
+
+// So large that nothing else fits beside it, until somebody lets it go.
+static struct {
+    gs_write base;
+    atomic_bool may_end;
+    bool has_ended;
+} slow;
+
+static gs_status wait_for_word(gs_write *base, gs_job_store *store) {
+    (void)base;
+    (void)store;
+    while (!atomic_load(&slow.may_end)) usleep(1000);
+    return gs_ok();
+}
+
+static void has_ended(gs_write *base, gs_status status) {
+    (void)base;
+    slow.has_ended = !status.code;
+}
+
+static bool slow_has_ended(const play *it) {
+    (void)it;
+    return slow.has_ended;
+}
+
+// The disk is not even asked: nobody waits for an answer that never comes.
+static void who_cannot_be_recalled_is_told_so(void **state) {
+    play *it = *state;
+    memset(calls, 0, sizeof calls);
+    slow.base = (gs_write){.run = wait_for_word, .done = has_ended, .lane = GS_LANE_ROWS, .bytes = (size_t)128 << 20};
+    gs_writer_submit(it->observer->writer, &slow.base);
+    assert_true(gs_recall_record(it->observer, it->job, handler_of_nobody, handle_of(&calls[0]), NULL));
+    int num_answers = calls[0].num_answers;
+    atomic_store(&slow.may_end, true);
+    collect_until(it, slow_has_ended);
+    assert_int_equal(num_answers, 1);
+    assert_int_equal(calls[0].answer.code, GS_UNAVAILABLE);
+}
+
+static bool first_is_answered_by_ticks(const play *it) {
+    gs_observer_tick(it->observer);
+    return first_is_answered(it);
+}
+
+// Of a file that cannot be read now nobody says that it is empty, and it is read when it can be.
+static void curves_that_cannot_be_read_are_not_empty(void **state) {
+    play *it = *state;
+    char path[1300];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", it->job_directory);
+    assert_int_equal(mkdir(it->job_directory, 0700), 0);
+    assert_int_equal(symlink("metrics.jsonl", path), 0);
+    for (int is_well = 0; is_well < 2; is_well++) {
+        memset(calls, 0, sizeof calls);
+        assert_true(gs_recall_curves(it->observer, it->job, handler_of_nobody, handle_of(&calls[0]), NULL));
+        collect_until(it, first_is_answered_by_ticks);
+        assert_int_equal(calls[0].answer.code, is_well ? GS_OK : GS_UNAVAILABLE);
+        unlink(path);
+    }
+}
+
 static bool log_is_open(const play *it) {
     char name[64], path[1300];
     for (int fd = 0; fd < 256; fd++) {
@@ -165,11 +231,6 @@ static bool log_is_open(const play *it) {
 
 static bool log_is_closed(const play *it) {
     return !log_is_open(it);
-}
-
-static bool first_is_answered(const play *it) {
-    (void)it;
-    return calls[0].num_answers > 0;
 }
 
 // An agent that was away for long brings the last lines of a job that rests.
@@ -250,16 +311,44 @@ static void what_is_shown_goes_by_the_time_that_was_lived(void **state) {
     }
 }
 
+static void assert_line(const play *it, int64_t now_ns, const char *has, const char *has_not) {
+    char *text;
+    gs_json *line = gs_job_to_line(it->job, now_ns);
+    assert_ok(gs_json_encode(&text, NULL, line, false));
+    gs_json_release(line);
+    if (!strstr(text, has) || strstr(text, has_not)) fail_msg("%s", text);
+    free(text);
+}
+
+static void a_line_of_a_list_is_as_new_as_the_job(void **state) {
+    play *it = *state;
+    gs_job *job = it->job;
+    job->lost_steps = 5;
+    assert_line(it, 1, "\"lost_steps\":5", "\"lost_steps\":6");
+    // What neither a version nor a step tells of is shown a moment later.
+    job->lost_steps = 6;
+    assert_line(it, 2, "\"lost_steps\":5", "\"lost_steps\":6");
+    assert_line(it, 1 + GS_NS_PER_SEC, "\"lost_steps\":6", "\"lost_steps\":5");
+    job->step = 7;
+    assert_line(it, 2 + GS_NS_PER_SEC, "\"step\":7", "\"step\":0");
+    job->state = GS_JOB_FAILED;
+    job->version++;
+    assert_line(it, 3 + GS_NS_PER_SEC, "\"state\":\"failed\"", "succeeded");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(who_cannot_be_recalled_is_told_so, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(curves_that_cannot_be_read_are_not_empty, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(what_is_shown_goes_by_the_time_that_was_lived, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(a_line_of_a_list_is_as_new_as_the_job, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,6 +156,7 @@ void start_fixture(rpc_fixture *fixture, const char *endpoint, uint32_t coordina
     if (!fixture->context) status = gs_rpc_context_create(&fixture->context);
     assert_int_equal(status.code, GS_OK);
     gs_rpc_server_options options = {.coordinator_epoch = coordinator_epoch,
+                                     .pings_a_second = fixture->pings_a_second,
                                      .ctx = fixture,
                                      .call_gone = forget};
     options.endpoints[0] = endpoint;

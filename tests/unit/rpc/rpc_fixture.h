@@ -19,6 +19,7 @@ typedef struct rpc_fixture {
     gs_rpc_server *server;
     gs_thread *thread;
     char endpoint[128];
+    int pings_a_second;  // 0: as many as a coordinator takes
     atomic_int num_calls, num_one_way, num_gone_calls, num_gone_peers, num_held, num_streams;
     atomic_bool release_held, paused, flood_streams;
     atomic_bool echo_ends_streams;  // GetJob ends all that Watch kept, before it answers

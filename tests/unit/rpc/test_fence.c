@@ -68,8 +68,32 @@ static void a_damaged_fence_lets_nobody_write(void **state) {
     assert_int_equal(gs_fence_check(path, &third).code, GS_DATA_LOSS);
 }
 
+// It keeps out whom it is above, and is nobody's: ranks of the next generation have not been there because of it.
+static void a_fence_that_a_coordinator_puts_is_nobodys(void **state) {
+    const char *path = *state;
+    bool is_so;
+    assert_ok(gs_fence_is_above(&is_so, path, &second));
+    assert_false(is_so);
+    assert_ok(gs_fence_raise(path, &second));
+    assert_ok(gs_fence_is_above(&is_so, path, &second));
+    assert_false(is_so);
+    assert_ok(gs_fence_close(path, &second));
+    refused(gs_fence_check(path, &second));
+    assert_ok(gs_fence_is_above(&is_so, path, &second));
+    assert_true(is_so);
+    assert_ok(gs_fence_stands(&is_so, path, &third));
+    assert_false(is_so);
+    assert_ok(gs_fence_raise(path, &third));
+    assert_ok(gs_fence_stands(&is_so, path, &third));
+    assert_true(is_so);
+    assert_ok(gs_fence_raise(path, &stranger));
+    assert_ok(gs_fence_is_above(&is_so, path, &second));
+    assert_false(is_so);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_fence_that_a_coordinator_puts_is_nobodys, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_later_generation_shuts_out_earlier_ones, set_up, tear_down),
         cmocka_unit_test_setup_teardown(another_cluster_takes_over_and_is_not_mistaken_for_later, set_up,
                                         tear_down),

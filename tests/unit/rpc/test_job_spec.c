@@ -550,7 +550,11 @@ static void values_of_the_full_product_say_so(void **state) {
     expect_error("\"reducer\":{\"hook\":{\"kind\":\"plugin\",\"rank\":2}}", "/reducer/hook/kind", "bad_word", NULL);
     assert_memory_equal(errors.items[0].message, "not in this version; one of: allreduce, fp16, ", 46);
     expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
-                 "not in this version; one of: auto, self, shm, nccl");
+                 "must be one of: auto, self, shm, net, nccl");
+    assert_string_equal(errors.items[0].hint, "did you mean net?");
+    expect_error("\"world\":{\"device\":\"cuda\",\"max\":2},\"reducer\":{\"backend\":\"net\"}",
+                 "/reducer/backend", "not_applicable",
+                 "net reduces in the memory of a host, world.device is cuda");
     expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
                  "not in this version");
 }

@@ -30,6 +30,7 @@ static void expect_round_trip(const char *text) {
     assert_int_equal(status.code, GS_OK);
     assert_string_equal(encoded, text);
     assert_int_equal(bytes, strlen(text));
+    assert_in_range(gs_json_most_bytes(value), bytes, 4 * bytes + 24);
     free(encoded);
     gs_json_release(value);
 }
@@ -42,6 +43,7 @@ static void valid_text_comes_back_the_same(void **state) {
     expect_round_trip("-9223372036854775808");
     expect_round_trip("\"\\u0001 \\\" \\\\ \\n\"");
     expect_round_trip("\"\xc3\xa9\xf0\x9f\x98\x80\"");
+    expect_round_trip("[-1.2345678901234567e-308,{\"\\u0001\\\"\":\"\\u0001\\\"\\n\\u001f\"}]");
 }
 
 static void what_json_c_would_accept_is_refused(void **state) {
@@ -358,6 +360,64 @@ static void copy_is_deep(void **state) {
     gs_json_release(object);
 }
 
+static void what_is_encoded_once_is_part_of_many(void **state) {
+    (void)state;
+    gs_json *object = gs_json_new_object(), *lists[2] = {gs_json_new_array(), gs_json_new_array()};
+    gs_json_set_string(object, "quoted", "a\"b/\n");
+    gs_json_set_double(object, "x", 0.1);
+    gs_json *encoded = gs_json_new_encoded(object);
+    gs_json_set_double(object, "x", 2);
+    gs_json_release(object);
+    for (int i = 0; i < 2; i++) {
+        gs_json_push(lists[i], gs_json_retain(encoded));
+        gs_json_push(lists[i], gs_json_new_int(i));
+    }
+    gs_json_release(encoded);
+    for (int i = 0; i < 2; i++) {
+        gs_json *copy = gs_json_copy(lists[i]);
+        char *text, expected[64];
+        gs_status status = gs_json_encode(&text, NULL, copy, false);
+        assert_int_equal(status.code, GS_OK);
+        snprintf(expected, sizeof expected, "[{\"quoted\":\"a\\\"b/\\n\",\"x\":0.1},%d]", i);
+        assert_string_equal(text, expected);
+        free(text);
+        gs_json_release(copy);
+        gs_json_release(lists[i]);
+    }
+}
+
+static void a_member_is_found_in_a_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *found;
+    } cases[] = {
+        {"{\"items\":[{\"next\":\"a label\"}],\"next\":\"7\"}", "7"},
+        {"{\"next\":\"7\",\"items\":[]}", "7"},
+        {"{\"text\":\"{\\\"next\\\":\\\"x\\\"\",\"next\":\"7\"}", "7"},
+        {"{\"items\":[{\"next\":\"a label\"}]}", NULL},
+        {"{\"a\":\"next\",\"nexts\":\"x\"}", NULL},
+        {"{\"next\":7}", NULL},
+        {"{\"next\":null}", NULL},
+        {"{\"next\":\"a\\\"b\"}", NULL},
+        {"{\"next\":\"0123456789\"}", NULL},
+        {"{\"next\":\"7", NULL},
+        {"{\"next", NULL},
+        {"\"next\":\"7\"", NULL},
+        {"", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char value[8] = "";
+        size_t bytes = strlen(cases[i].text);
+        char *text = malloc(bytes ? bytes : 1);  // nothing behind it
+        assert_non_null(text);
+        memcpy(text, cases[i].text, bytes);
+        bool found = gs_json_peek_string(value, sizeof value, text, bytes, "next");
+        assert_int_equal(found, cases[i].found != NULL);
+        if (found) assert_string_equal(value, cases[i].found);
+        free(text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(valid_text_comes_back_the_same),
@@ -376,6 +436,8 @@ int main(void) {
         cmocka_unit_test(text_that_is_not_utf8_is_mended),
         cmocka_unit_test(setters_replace_take_and_ignore_null),
         cmocka_unit_test(copy_is_deep),
+        cmocka_unit_test(what_is_encoded_once_is_part_of_many),
+        cmocka_unit_test(a_member_is_found_in_a_text),
     };
     return cmocka_run_group_tests_name("rpc json", tests, NULL, NULL);
 }

@@ -324,6 +324,27 @@ static void silent_server_ends_streams(void **state) {
     stop_fixture(&fixture);
 }
 
+// The same server, of so many clients that each is to be heard every four seconds.
+static void a_server_of_many_may_be_silent_for_longer(void **state) {
+    (void)state;
+    rpc_fixture fixture = {.pings_a_second = 1};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    gs_rpc_client *clients[4];
+    for (int i = 0; i < 4; i++) {
+        clients[i] = open_client(&fixture);
+        expect_echo(clients[i], i);  // behind the ping that told
+    }
+    gs_rpc_stream *stream = open_watch(clients[3], &fixture);
+    atomic_store(&fixture.paused, true);
+    gs_json *item = NULL;
+    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_ms(4500));
+    assert_int_equal(status.code, GS_DEADLINE_EXCEEDED);
+    atomic_store(&fixture.paused, false);
+    gs_rpc_stream_close(stream);
+    for (int i = 0; i < 4; i++) gs_rpc_client_close(clients[i]);
+    stop_fixture(&fixture);
+}
+
 static void close_ends_waiting_calls(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -434,6 +455,7 @@ int main(void) {
         cmocka_unit_test(call_survives_a_server_restart),
         cmocka_unit_test(inproc_call_survives_a_server_restart),
         cmocka_unit_test(silent_server_ends_streams),
+        cmocka_unit_test(a_server_of_many_may_be_silent_for_longer),
         cmocka_unit_test(close_ends_waiting_calls),
         cmocka_unit_test(ten_thousand_streams_leave_nothing),
         cmocka_unit_test(slow_reader_of_a_stream_is_cut_off),

@@ -390,6 +390,30 @@ static void endpoint_in_use_is_a_failed_precondition(void **state) {
     stop_fixture(&fixture);
 }
 
+// The first was told to be heard each second, and says no more: it is given up. The third was told three, and is not.
+static void among_many_silence_begins_later(void **state) {
+    (void)state;
+    rpc_fixture fixture = {.pings_a_second = 1};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw[3];
+    char body[256];
+    for (int i = 0; i < 3; i++) {
+        raw[i] = open_raw(fixture.endpoint);
+        send_raw(&raw[i], &(gs_frame){.kind = GS_FRAME_PING, .incarnation = 5 + (uint64_t)i, .seq = 1}, "");
+        gs_frame answer = receive_raw(&raw[i], body, sizeof body);
+        assert_int_equal(answer.kind, GS_FRAME_PING);
+        assert_int_equal(answer.time_left_ms, 1000 * (i + 1));
+    }
+    wait_for_total(&fixture.connections, 2);
+    gs_frame call = raw_call;
+    call.incarnation = 7;
+    call.seq = 2;
+    send_raw(&raw[2], &call, "{}");
+    assert_int_equal(receive_raw(&raw[2], body, sizeof body).kind, GS_FRAME_REPLY);
+    for (int i = 0; i < 3; i++) close_raw(&raw[i]);
+    stop_fixture(&fixture);
+}
+
 // Calls that hold the loop for long (a slow disk, a page of metrics) are no silence of the peers.
 static void standing_loop_loses_nobody(void **state) {
     (void)state;
@@ -543,6 +567,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(second_incarnation_on_a_connection_is_refused),
         cmocka_unit_test(flood_of_one_peer_leaves_the_others_alone),
         cmocka_unit_test(endpoint_in_use_is_a_failed_precondition),
+        cmocka_unit_test(among_many_silence_begins_later),
         cmocka_unit_test(standing_loop_loses_nobody),
         cmocka_unit_test(answers_behind_a_held_call_do_not_use_up_room),
         cmocka_unit_test(calls_that_end_while_another_expires_keep_their_answer),

@@ -111,6 +111,9 @@ static void what_is_no_record_is_refused(void **state) {
         refuses(bytes);
         record[changes[i].at] = before;
     }
+    gs_report_step *step = &rows.history[0];
+    step->known |= UINT64_C(1) << GS_NUM_REPORT_POINTS;
+    refuses(gs_step_record_pack(record, &report));
 }
 
 // Of a hostile worker: sums and texts are made of them.

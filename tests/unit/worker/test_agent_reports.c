@@ -82,10 +82,10 @@ static fixture *make_fixture(size_t max_log_bytes) {
     return f;
 }
 
-static void add_line(fixture *f, int number) {
+static void add_line_of(fixture *f, const char *job, int number) {
     char text[64];
     int bytes = snprintf(text, sizeof text, "line %d", number);
-    gs_log_record record = {.job = "j-000000000001",
+    gs_log_record record = {.job = job,
                             .rank = 1,
                             .stream = "stderr",
                             .text = text,
@@ -93,6 +93,8 @@ static void add_line(fixture *f, int number) {
                             .position = 2 * number + 2};
     gs_agent_reports_add_line(f->reports, &record);
 }
+
+static void add_line(fixture *f, int number) { add_line_of(f, "j-000000000001", number); }
 
 static void stop_all(fixture *f) {
     gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
@@ -119,6 +121,25 @@ static void lines_from_before_the_coordinator_arrive_once_and_in_order(void **st
     for (int i = 0; i < 1600; i++) assert_int_equal(f->listener.positions[i], 2 * i + 2);
     assert_string_equal(f->listener.lines[1599], "line 1599");
     assert_true(f->listener.num_batches < 100);
+    release(f);
+}
+
+// One after the other, as trainers of one host write them: what of a job has waited goes together.
+static void lines_of_jobs_in_turn_are_no_batch_each(void **state) {
+    static const char *const jobs[] = {"j-000000000001", "j-000000000002", "j-000000000003"};
+    (void)state;
+    fixture *f = make_fixture(0);
+    for (int i = 0; i < 900; i++) add_line_of(f, jobs[i % 3], i);
+    start_listening(&f->listener);
+    stop_all(f);
+    assert_int_equal(f->listener.num_lines, 900);
+    assert_true(f->listener.num_batches < 30);  // 3, and what was repeated before somebody listened
+    int64_t last[3] = {0};
+    for (int i = 0; i < 900; i++) {
+        int64_t position = f->listener.positions[i], *before = &last[(position / 2 - 1) % 3];
+        assert_true(position > *before);
+        *before = position;
+    }
     release(f);
 }
 
@@ -169,6 +190,7 @@ static void exits_arrive_too(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_from_before_the_coordinator_arrive_once_and_in_order),
+        cmocka_unit_test(lines_of_jobs_in_turn_are_no_batch_each),
         cmocka_unit_test(what_does_not_fit_is_said_in_its_place),
         cmocka_unit_test(empty_lines_are_bounded_too),
         cmocka_unit_test(exits_arrive_too),

@@ -45,6 +45,14 @@ static void what_the_agent_writes_the_trainer_reads(void **state) {
     gs_launch_unmap(page);
 }
 
+// The coordinator reads these words (gs_membership_of).
+static void states_have_their_words(void **state) {
+    (void)state;
+    const char *const words[] = {"booting", "waiting", "prepared", "connecting", "connected", "running", "aborting", "leaving"};
+    for (int i = GS_MEMBER_BOOTING; i <= GS_MEMBER_LEAVING; i++)
+        assert_string_equal(gs_member_state_name((gs_member_state)i), words[i]);
+}
+
 static void both_sides_see_the_page(void **state) {
     (void)state;
     gs_launch_page *page;
@@ -95,6 +103,7 @@ static void job_ids_are_numbers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_agent_writes_the_trainer_reads),
+        cmocka_unit_test(states_have_their_words),
         cmocka_unit_test(both_sides_see_the_page),
         cmocka_unit_test(a_bad_specification_names_its_field),
         cmocka_unit_test(what_is_no_document_is_refused),

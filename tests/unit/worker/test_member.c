@@ -26,14 +26,16 @@ typedef struct coordinator {
     atomic_int says;  // to a Bye, a gs_code
     atomic_bool answers;
     atomic_int num_byes;
+    double orphan_seconds;  // that it tells; 0: as one of before, nothing
 } coordinator;
 
 static void hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
-    (void)ctx;
+    const coordinator *it = ctx;
     (void)peer;
     (void)request;
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "welcome");
+    if (it->orphan_seconds > 0) gs_json_set_double(item, "orphan_seconds", it->orphan_seconds);
     gs_status status = gs_rpc_item(call, item);
     if (status.code) fprintf(stderr, "welcome: %s\n", status.message);
 }
@@ -81,9 +83,10 @@ static void close_coordinator(coordinator *it) {
     it->server = NULL;
 }
 
-static int set_up(void **state) {
+static int set_up_with(void **state, double orphan_seconds) {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
+    f->first.orphan_seconds = orphan_seconds;
     assert_ok(gs_rpc_context_create(&f->context));
     // An address of its own: nobody takes the port between the two lives.
     snprintf(f->endpoint, sizeof f->endpoint, "tcp://127.%d.%d.1:0", 1 + getpid() / 250 % 250, 1 + getpid() % 250);
@@ -102,6 +105,10 @@ static int set_up(void **state) {
     *state = f;
     return 0;
 }
+
+static int set_up(void **state) { return set_up_with(state, 0); }
+
+static int set_up_with_limit(void **state) { return set_up_with(state, 1); }
 
 static int tear_down(void **state) {
     fixture *f = *state;
@@ -142,6 +149,18 @@ static void who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it(void **state)
     gs_thread_stop(leaving);
 }
 
+// As long as ranks wait who have nobody to direct them, and no longer.
+static void a_last_word_waits_for_the_limit_that_was_told(void **state) {
+    fixture *f = *state;
+    gs_thread *leaving;
+    int64_t begin_ns = gs_now_ns();
+    assert_ok(gs_thread_start(&leaving, "leave", leave, f));
+    await_bye(&f->first);
+    close_coordinator(&f->first);
+    gs_thread_stop(leaving);
+    assert_true(gs_now_ns() - begin_ns < 60 * GS_NS_PER_SEC);
+}
+
 // Whoever is there and says that it could not write it down has said all that it can.
 static void an_answer_is_the_end_of_it(void **state) {
     fixture *f = *state;
@@ -152,10 +171,22 @@ static void an_answer_is_the_end_of_it(void **state) {
     assert_int_equal(atomic_load(&f->first.num_byes), 1);
 }
 
+// Its agent tells it to a coordinator that has never heard of this trainer.
+static void the_page_says_how_far_it_is(void **state) {
+    fixture *f = *state;
+    assert_int_equal(atomic_load(&f->page.state), GS_MEMBER_WAITING);
+    gs_member_take_place(f->member, &(gs_place){.generation = 3, .world_size = 1});
+    assert_int_equal(atomic_load(&f->page.state), GS_MEMBER_PREPARED);
+    gs_member_set_state(f->member, GS_MEMBER_CONNECTED, 3);
+    assert_int_equal(atomic_load(&f->page.state), GS_MEMBER_CONNECTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_last_word_waits_for_the_limit_that_was_told, set_up_with_limit, tear_down),
         cmocka_unit_test_setup_teardown(an_answer_is_the_end_of_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_page_says_how_far_it_is, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "core/clock.h"
 #include "core/thread.h"
 #include "rpc/server/rpc_server.h"
 #include "tests/support/asserts.h"
@@ -196,6 +197,25 @@ static void who_does_not_listen_is_killed_after_the_grace(void **state) {
     assert_int_equal(gs_json_int_or(f->exited, "signal", 0), SIGKILL);
 }
 
+// As of an agent that sees neither a coordinator nor checkpoints for longer than its trainers would train on alone.
+static void who_stood_still_for_too_long_ends_by_a_signal(void **state) {
+    fixture *f = *state;
+    start(f, "sleep");
+    run_slot(f, true);
+    assert_false(gs_slot_held_longer(&f->slot, 0.01, 0));
+    gs_slot_hold(&f->slot, true);
+    assert_false(gs_slot_held_longer(&f->slot, 600, 30));
+    gs_sleep_ns(30 * GS_NS_PER_MS);
+    gs_slot_hold(&f->slot, true);  // of each turn
+    assert_true(gs_slot_held_longer(&f->slot, 0.01, 0.01));
+    assert_false(gs_slot_held_longer(&f->slot, 0, 0.01));  // they would for ever
+    gs_slot_stop(&f->slot, false, 30);
+    assert_false(gs_slot_held_longer(&f->slot, 0.01, 0.01));
+    run_slot(f, false);
+    stop_listening(f);
+    assert_int_equal(gs_json_int_or(f->exited, "signal", 0), SIGTERM);
+}
+
 static void a_slot_can_be_used_again(void **state) {
     fixture *f = *state;
     for (int i = 0; i < 3; i++) {
@@ -216,6 +236,7 @@ int main(int argc, char **argv) {
         TEST(an_exit_is_reported_with_code_rank_and_last_lines),
         TEST(a_signal_is_reported_as_such),
         TEST(who_does_not_listen_is_killed_after_the_grace),
+        TEST(who_stood_still_for_too_long_ends_by_a_signal),
         TEST(a_slot_can_be_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-#include "worker/state/event_wait.h"
+#include "kernels/event_wait.h"
 
 #define FIRST_SLEEP_NS 5000
 #define LONGEST_SLEEP_NS 100000

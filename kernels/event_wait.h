@@ -1,7 +1,7 @@
 // The host's wait for a point of a stream. It polls: a thread that sleeps in the driver could not be
 // called back by a deadline.
-#ifndef WORKER_STATE_EVENT_WAIT_H
-#define WORKER_STATE_EVENT_WAIT_H
+#ifndef KERNELS_EVENT_WAIT_H
+#define KERNELS_EVENT_WAIT_H
 
 #include "core/clock.h"
 #include "core/status.h"

@@ -1,6 +1,6 @@
 // The few things done with files: reading to verify, removing in a safe order. Threads of the writer, which keep apart what is in the way of each other.
-#ifndef COORDINATOR_STORE_FILES_H
-#define COORDINATOR_STORE_FILES_H
+#ifndef COORDINATOR_STORE_FILES_FILES_H
+#define COORDINATOR_STORE_FILES_FILES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,12 +13,10 @@
 GS_NODISCARD gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest);
 // There is nothing of that name. What a disk refuses to say is not gone: nothing is removed or forgotten for it.
 bool gs_file_is_gone(const char *path);
-// Never follows links. Ok when there is nothing.
+// Never follows links. Ok when there is nothing, also where another removes it at the same time.
 GS_NODISCARD gs_status gs_file_remove_tree(const char *path);
 // Manifest first, then what it names: a crash leaves a checkpoint or garbage, never a lie.
 GS_NODISCARD gs_status gs_file_remove_checkpoint(const char *directory);
-// Removes below `directory` the directories that have no manifest and are older than `age_seconds`.
-GS_NODISCARD gs_status gs_file_sweep(const char *directory, int64_t age_seconds);
 GS_NODISCARD gs_status gs_file_make_directory(const char *path);  // 0700, fine when it exists
 bool gs_file_name_plain(const char *name);  // one component of a path, nothing special
 

@@ -1,4 +1,4 @@
-#include "coordinator/store/files.h"
+#include "coordinator/store/files/files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -8,12 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "core/log.h"
 
 #define READ_BYTES (1 << 20)
+#define MOST_WALKS 8
 
 // What an EIO is of: of bytes that are lost, or of a disk that is away for a moment. Who asks again finds out.
 static gs_status error_of_read(int error_number, const char *path) {
@@ -69,16 +68,26 @@ gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest) {
     return gs_error(GS_DATA_LOSS, "%s: digest is %s, reported was %s", path, text, digest);
 }
 
+bool gs_file_is_gone(const char *path) {
+    return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+// What another has removed is as it should be.
 static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *at) {
     (void)info;
     (void)type;
     (void)at;
-    return remove(path);
+    return remove(path) == 0 || errno == ENOENT ? 0 : -1;
 }
 
+// A walk ends early where a directory that it has come to is gone, or has got something behind it: then there is another.
 gs_status gs_file_remove_tree(const char *path) {
-    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return gs_ok();
-    return gs_error_from_errno(errno, "remove %s", path);
+    for (int walks = 0; walks < MOST_WALKS; walks++) {
+        int failed = nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : errno;
+        if (!failed || gs_file_is_gone(path)) return gs_ok();
+        if (failed != ENOENT && failed != ENOTEMPTY && failed != EEXIST) return gs_error_from_errno(failed, "remove %s", path);
+    }
+    return gs_error(GS_UNAVAILABLE, "remove %s: it changes all the time", path);
 }
 
 static gs_status sync_directory(const char *path) {
@@ -87,10 +96,6 @@ static gs_status sync_directory(const char *path) {
     gs_status status = fsync(directory) == 0 ? gs_ok() : gs_error_from_errno(errno, "sync %s", path);
     close(directory);
     return status;
-}
-
-bool gs_file_is_gone(const char *path) {
-    return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
 gs_status gs_file_remove_checkpoint(const char *directory) {
@@ -102,26 +107,6 @@ gs_status gs_file_remove_checkpoint(const char *directory) {
     if (gs_file_is_gone(directory)) return gs_ok();
     GS_TRY(sync_directory(directory));
     return gs_file_remove_tree(directory);
-}
-
-gs_status gs_file_sweep(const char *directory, int64_t age_seconds) {
-    DIR *list = opendir(directory);
-    if (!list) return errno == ENOENT ? gs_ok() : gs_error_from_errno(errno, "sweep %s", directory);
-    time_t now = time(NULL);
-    const struct dirent *entry;
-    while ((entry = readdir(list))) {
-        if (entry->d_name[0] == '.') continue;
-        char path[2300], manifest[2400];
-        struct stat info;
-        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", path);
-        if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode)) continue;
-        if (now - info.st_mtime < age_seconds || !gs_file_is_gone(manifest)) continue;
-        gs_status status = gs_file_remove_tree(path);
-        gs_log_info("garbage removed", "path=%s result=%s", path, gs_code_name(status.code));
-    }
-    closedir(list);
-    return gs_ok();
 }
 
 gs_status gs_file_make_directory(const char *path) {

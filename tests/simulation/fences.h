@@ -1,0 +1,26 @@
+// What lies in the checkpoint directory of a job beside its checkpoints: who may write there, and that ranks whom no coordinator
+// hears live. Agents and the coordinator share it.
+#ifndef TESTS_SIMULATION_FENCES_H
+#define TESTS_SIMULATION_FENCES_H
+
+#include "coordinator/model/checkpoint.h"
+#include "coordinator/model/cluster.h"
+#include "tests/simulation/world.h"
+
+typedef struct job_fence {
+    uint64_t job;
+    char cluster[GS_CLUSTER_NAME_LEN];
+    uint32_t generation;
+    uint32_t signed_by;  // the generation of the last sign of life
+    int64_t number;
+    struct job_fence *next;
+} job_fence;
+
+void fences_destroy(sim_world *world);
+void fences_raise(sim_world *world, uint64_t job, const char *cluster, uint32_t generation);
+bool fences_are_above(const sim_world *world, uint64_t job, const char *cluster, uint32_t generation);
+void fences_sign(sim_world *world, uint64_t job, uint32_t generation);
+// As coordinator/store/file_work does it.
+void fences_look(sim_world *world, uint64_t job, const char *cluster, gs_life_look *life);
+
+#endif
