@@ -47,8 +47,9 @@ typedef struct contact {
     contact_state state;
     int fd;
     int peer;          // -1: it has not said who it is; before the proof that is what it says
-    int num_calls;     // of a rank that is called
-    int64_t since_ns;  // or that it was hung up on, which is called again
+    int num_calls;     // of a rank that is called; MOST_CALLS and no state: it is given up
+    const char *why;   // the last call failed; constant text, NULL: none did
+    int64_t since_ns;  // or that the call failed
     size_t got_bytes;
     gs_net_greeting greeting;
 } contact;
@@ -191,40 +192,54 @@ static bool say(const contact *one, const void *what, size_t bytes) {
     return send(one->fd, what, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
+// A call that failed. Others may still reach this rank, and it them: it goes on, so that they blame
+// nobody but whom they cannot reach, and says at the end which pair it is.
+static void call_later(contact *one, const char *why) {
+    int peer = one->peer, num_calls = one->num_calls;
+    hang_up(one);
+    *one = (contact){.peer = peer, .num_calls = num_calls, .why = why, .since_ns = gs_now_ns()};
+}
+
+static void give_up(contact *one, const char *why) {
+    call_later(one, why);
+    one->num_calls = MOST_CALLS;
+}
+
 // From the own data address, so that packets take the interface that was configured.
 static gs_status call_rank(forming *self, int peer) {
     struct sockaddr_storage own, theirs;
     socklen_t own_bytes, their_bytes;
     contact *one = &self->contacts[peer];
     int num_calls = one->num_calls + 1;
+    const char *why = one->why;
     GS_TRY(read_address(&own, &own_bytes, address_of(self->options), 0));
     GS_TRY(read_address(&theirs, &their_bytes, self->all[peer].address, self->all[peer].port));
     if (own.ss_family != theirs.ss_family)
         return blame_pair(self, peer, "one address is IPv4 and the other is not");
     int fd;
     GS_TRY(open_socket(&fd, theirs.ss_family));
-    *one = (contact){.state = CONTACT_CONNECTING, .fd = fd, .peer = peer, .num_calls = num_calls};
+    *one = (contact){.state = CONTACT_CONNECTING,
+                     .fd = fd,
+                     .peer = peer,
+                     .num_calls = num_calls,
+                     .why = why};
     if (bind(fd, (struct sockaddr *)&own, own_bytes) ||
         (connect(fd, (struct sockaddr *)&theirs, their_bytes) && errno != EINPROGRESS))
-        return blame_pair(self, peer, strerror(errno));
+        call_later(one, strerror(errno));
     return gs_ok();
+}
+
+static bool is_given_up(const contact *one) {
+    return !one->state && one->num_calls == MOST_CALLS;
 }
 
 static gs_status call_ranks(forming *self) {
     int64_t now_ns = gs_now_ns();
     for (int i = self->options->rank + 1; i < self->mesh->world_size; i++) {
         const contact *one = &self->contacts[i];
-        if (self->mesh->sockets[i] >= 0 || one->state) continue;
+        if (self->mesh->sockets[i] >= 0 || one->state || is_given_up(one)) continue;
         if (!one->num_calls || now_ns - one->since_ns >= CALL_PAUSE_NS) GS_TRY(call_rank(self, i));
     }
-    return gs_ok();
-}
-
-static gs_status call_again(const forming *self, contact *one, const char *why) {
-    int peer = one->peer, num_calls = one->num_calls;
-    if (num_calls == MOST_CALLS) return blame_pair(self, peer, why);
-    hang_up(one);
-    *one = (contact){.peer = peer, .num_calls = num_calls, .since_ns = gs_now_ns()};
     return gs_ok();
 }
 
@@ -262,7 +277,10 @@ static gs_status say_hello(forming *self, contact *one) {
     int error = 0;
     socklen_t bytes = sizeof error;
     if (getsockopt(one->fd, SOL_SOCKET, SO_ERROR, &error, &bytes)) error = errno;
-    if (error) return blame_pair(self, one->peer, strerror(error));
+    if (error) {
+        call_later(one, strerror(error));
+        return gs_ok();
+    }
     gs_net_hello *hello = &one->greeting.hello;
     *hello = (gs_net_hello){.version = GS_NET_VERSION,
                             .group = self->group,
@@ -270,8 +288,8 @@ static gs_status say_hello(forming *self, contact *one) {
                             .from = self->options->rank,
                             .to = one->peer};
     GS_TRY(gs_net_secret_draw(&hello->nonce));
-    if (!say(one, hello, sizeof *hello)) return call_again(self, one, strerror(errno));
-    one->state = CONTACT_AWAITS_ANSWER;
+    if (say(one, hello, sizeof *hello)) one->state = CONTACT_AWAITS_ANSWER;
+    else call_later(one, strerror(errno));
     return gs_ok();
 }
 
@@ -309,9 +327,9 @@ static bool take_greeting(forming *self, contact *one) {
     return true;
 }
 
-// Who called and is not who it should be is forgotten; one that this rank called is called again,
-// and ends the attempt when that does not help, or when it is not who it should be.
-static gs_status hear(forming *self, contact *one) {
+// Who called and is not who it should be is forgotten; one that this rank called is called again, and
+// given up when it is not who it should be.
+static void hear(forming *self, contact *one) {
     gs_net_greeting *greeting = &one->greeting;
     bool was_called = one->state == CONTACT_AWAITS_ANSWER;
     void *into = &greeting->hello;
@@ -319,19 +337,19 @@ static gs_status hear(forming *self, contact *one) {
     if (was_called) into = &greeting->answer, bytes = sizeof greeting->answer;
     if (one->state == CONTACT_AWAITS_LAST) into = &greeting->last, bytes = sizeof greeting->last;
     ssize_t got = recv(one->fd, (char *)into + one->got_bytes, bytes - one->got_bytes, 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return gs_ok();
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     bool is_good = got > 0;
     if (is_good) one->got_bytes += (size_t)got;
     if (is_good && one->got_bytes == bytes) is_good = take_greeting(self, one);
-    if (is_good) return gs_ok();
-    if (was_called && got > 0)
-        return blame_pair(self, one->peer, "it does not know the secret of this generation");
-    if (was_called)
-        return call_again(
-            self, one, got ? strerror(errno) : "it hung up, as on another version or generation");
-    self->num_strangers++;
-    hang_up(one);
-    return gs_ok();
+    if (is_good) return;
+    if (was_called && got > 0) {
+        give_up(one, "it does not know the secret of this generation");
+    } else if (was_called) {
+        call_later(one, got ? strerror(errno) : "it hung up, as on another version or generation");
+    } else {
+        self->num_strangers++;
+        hang_up(one);
+    }
 }
 
 static gs_status serve_contacts(forming *self) {
@@ -352,25 +370,31 @@ static gs_status serve_contacts(forming *self) {
         if (one->state == CONTACT_CONNECTING)
             GS_TRY(say_hello(self, one));
         else
-            GS_TRY(hear(self, one));
+            hear(self, one);
     }
     if (self->polled[self->num_contacts].revents) accept_caller(self);
     return gs_ok();
+}
+
+static bool is_hopeless(const forming *self) {
+    int num_given_up = 0;
+    for (int i = self->options->rank + 1; i < self->mesh->world_size; i++)
+        num_given_up += is_given_up(&self->contacts[i]);
+    return self->num_missing == num_given_up;
 }
 
 static gs_status connect_ranks(forming *self) {
     const gs_comm_options *options = self->options;
     while (self->num_missing) {
         if (options->check) GS_TRY(options->check(options->check_ctx));
-        if (gs_deadline_passed(self->deadline)) break;
+        if (gs_deadline_passed(self->deadline) || is_hopeless(self)) break;
         GS_TRY(call_ranks(self));
         GS_TRY(serve_contacts(self));
     }
     for (int i = 0; i < options->world_size; i++) {
         if (i == options->rank || self->mesh->sockets[i] >= 0) continue;
-        return blame_pair(self, i,
-                          i < options->rank ? "it did not connect in time"
-                                            : "no answer in time; a firewall, or no route?");
+        const char *why = i < options->rank ? "it did not connect in time" : self->contacts[i].why;
+        return blame_pair(self, i, why ? why : "no answer in time; a firewall, or no route?");
     }
     return gs_ok();
 }
