@@ -24,7 +24,7 @@ typedef struct gs_agent_slot {
 } gs_agent_slot;
 
 typedef struct gs_agent_members {
-    int count, closed;
+    int count, closed, unexplained;
 } gs_agent_members;
 
 typedef struct gs_agent {

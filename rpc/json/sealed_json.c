@@ -17,7 +17,7 @@
 #define CLOSING_BYTES (11 + GS_DIGEST_TEXT_LEN - 1 + 3)
 #define MAX_BYTES (256u * 1024 * 1024)
 
-static gs_status write_all(int fd, const char *text, size_t bytes, const char *path) {
+static gs_status write_all(int fd, const char *text, size_t bytes, const char *path, bool is_kept) {
     while (bytes) {
         ssize_t put = write(fd, text, bytes);
         if (put < 0 && errno == EINTR) continue;
@@ -25,7 +25,7 @@ static gs_status write_all(int fd, const char *text, size_t bytes, const char *p
         text += put;
         bytes -= (size_t)put;
     }
-    if (fsync(fd) < 0) return gs_error_from_errno(errno, "sync %s", path);
+    if (is_kept && fsync(fd) < 0) return gs_error_from_errno(errno, "sync %s", path);
     return gs_ok();
 }
 
@@ -49,23 +49,22 @@ static gs_status rename_file(const char *from, const char *to) {
 }
 
 // The same road as for part files: a temporary name, synced, closed, renamed, directory synced.
-static gs_status write_file(const char *path, const char *text, size_t bytes) {
+static gs_status write_file(const char *path, const char *text, size_t bytes, bool is_kept) {
     char temporary[PATH_MAX];
     snprintf(temporary, sizeof temporary, "%s.tmp.%08x", path, (unsigned)gs_random_from_system());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return gs_error_from_errno(errno, "%s", temporary);
-    gs_status status = write_all(fd, text, bytes, temporary);
+    gs_status status = write_all(fd, text, bytes, temporary, is_kept);
     if (close(fd) < 0 && !status.code) status = gs_error_from_errno(errno, "close %s", temporary);
     if (!status.code) status = rename_file(temporary, path);
     if (status.code) {
         unlink(temporary);
         return status;
     }
-    return sync_directory_of(path);
+    return is_kept ? sync_directory_of(path) : gs_ok();
 }
 
-gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes,
-                               gs_digest *digest) {
+static gs_status seal(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest, bool is_kept) {
     char *text = NULL, *whole = NULL, digest_text[GS_DIGEST_TEXT_LEN];
     size_t body_bytes;
     gs_status status = gs_json_encode(&text, &body_bytes, object, false);
@@ -78,9 +77,19 @@ gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *byte
     if (length < 0) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
     *bytes = (uint64_t)length;
     *digest = gs_digest_of(whole, (size_t)length);
-    status = write_file(path, whole, (size_t)length);
+    status = write_file(path, whole, (size_t)length, is_kept);
     free(whole);
     return status;
+}
+
+gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest) {
+    return seal(object, path, bytes, digest, true);
+}
+
+gs_status gs_sealed_json_show(gs_json *object, const char *path) {
+    uint64_t bytes;
+    gs_digest digest;
+    return seal(object, path, &bytes, &digest, false);
 }
 
 static gs_status read_file(char **text, size_t *bytes, const char *path) {

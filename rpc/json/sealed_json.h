@@ -14,6 +14,8 @@
 // `object` is taken. *digest is of the whole file.
 GS_NODISCARD gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes,
                                             gs_digest *digest);
+// The same for those who look now: nothing waits for the disk, and a loss of power may leave anything.
+GS_NODISCARD gs_status gs_sealed_json_show(gs_json *object, const char *path);
 // DATA_LOSS when the closing digest is not that of the bytes before it, or they are no JSON.
 GS_NODISCARD gs_status gs_sealed_json_read(gs_json **out, const char *path);
 GS_NODISCARD gs_status gs_sealed_json_parse(gs_json **out, const char *text, size_t bytes);

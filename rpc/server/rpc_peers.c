@@ -39,6 +39,12 @@ void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection) 
     peers->any_lost = true;
 }
 
+// The other end has closed it, or has ended. Who was given up here before is lost by that.
+static void mark_closed(gs_rpc_peers *peers, gs_rpc_connection *connection) {
+    connection->closed |= !connection->lost;
+    gs_rpc_peers_mark_lost(peers, connection);
+}
+
 void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
     int event, fd;
     while (gs_zmq_next_event(&peers->sockets[GS_RPC_REMOTE], &event, &fd)) {
@@ -48,9 +54,7 @@ void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
             gs_rpc_connection *connection = gs_u64_map_get(&peers->by_fd, key_of_fd(fd));
             gs_u64_map_remove(&peers->live_fds, key_of_fd(fd));
             gs_u64_map_remove(&peers->by_fd, key_of_fd(fd));
-            if (!connection) continue;
-            connection->closed |= !connection->lost;
-            gs_rpc_peers_mark_lost(peers, connection);
+            if (connection) mark_closed(peers, connection);
         }
     }
 }
@@ -68,10 +72,9 @@ static void own_fd(gs_rpc_peers *peers, gs_rpc_connection *connection) {
     gs_rpc_peers_read_events(peers);
     uint64_t key = key_of_fd(connection->route.fd);
     gs_rpc_connection *older = gs_u64_map_get(&peers->by_fd, key);
-    if (older) gs_rpc_peers_mark_lost(peers, older);
-    if (!gs_u64_map_get(&peers->live_fds, key) || !gs_u64_map_set(&peers->by_fd, key, connection)) {
-        gs_rpc_peers_mark_lost(peers, connection);  // closed before its frame was read
-    }
+    if (older) mark_closed(peers, older);
+    // Closed before its frame was read.
+    if (!gs_u64_map_get(&peers->live_fds, key) || !gs_u64_map_set(&peers->by_fd, key, connection)) mark_closed(peers, connection);
 }
 
 static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation) {
@@ -161,7 +164,7 @@ int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_fra
     gs_frame_pack(header, &frame, body, body_bytes);
     int error = gs_zmq_send(&peers->sockets[connection->route.socket], &connection->route, header, body,
                             body_bytes);
-    if (error == EHOSTUNREACH) gs_rpc_peers_mark_lost(peers, connection);
+    if (error == EHOSTUNREACH) mark_closed(peers, connection);  // of which the monitor tells at the next turn
     if (error)
         peers->num_slow += error == EAGAIN;
     else

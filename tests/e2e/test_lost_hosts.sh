@@ -9,7 +9,7 @@ exact_job() { # NAME STEPS DELAY_MS
 finds_step() { # MORE
   local step
   step=$(job_field "$job" .progress.step)
-  wait_for 30 "more steps" step_at_least "$job" $((step + $1))
+  wait_for 60 "more steps" step_at_least "$job" $((step + $1))
 }
 shows() { [ "$(job_field "$job" .reason)" = "$1" ]; }
 lives() { for pid in $pids_before; do kill -0 "$pid" 2>/dev/null || return 1; done; }
@@ -39,9 +39,9 @@ pids_before=$(trainer_pids "$job" | sort | tr '\n' ' ')
 claim "all connections are reset, and then nothing passes: the ranks say on the disk that they live, and nobody takes their place"
 reset far
 missed() { ! is_there && get "/v1/jobs/$job/workers" | jq -e '[.items[] | select(.state == "disconnected")] | length == 2'; }
-wait_for 30 "word that it is missed" missed
+wait_for 60 "word that it is missed" missed
 cut far both
-wait_for 30 "the reason" shows RanksCutOff
+wait_for 60 "the reason" shows RanksCutOff
 grep -q 'worker far on .* is gone' "$run/logs/centre.log" || fail "the connections were not closed"
 sleep 12
 same "$(job_field "$job" '"\(.state) \(.reason) \(.generation) \(.restarts)"')" "recovering RanksCutOff 1 0" "the job"
@@ -50,14 +50,14 @@ lives || fail "a rank has ended"
 claim "the disk is away from them, too: they take no step until one of both is back"
 mv "$directory" "$directory.away"
 stand_still() { for pid in $pids_before; do grep -q '^State:.T' "/proc/$pid/status" || return 1; done; }
-wait_for 30 "ranks that stand still" stand_still
+wait_for 60 "ranks that stand still" stand_still
 same "$(job_field "$job" '"\(.state) \(.generation)"')" "recovering 1" "the job"
 mv "$directory.away" "$directory"
 go_on() { ! stand_still; }
-wait_for 30 "ranks that go on" go_on
+wait_for 60 "ranks that go on" go_on
 heal
-wait_for 30 "the worker" is_there
-wait_for 30 "the job" job_is "$job" running
+wait_for 60 "the worker" is_there
+wait_for 60 "the job" job_is "$job" running
 finds_step 10
 same "$(trainer_pids "$job" | sort | tr '\n' ' ')$(job_field "$job" '"\(.generation) \(.restarts)"')" "${pids_before}1 0" "who trains"
 
@@ -65,8 +65,8 @@ claim "all processes of the host are killed, and none is started again: others g
 since=$(now_ms)
 signal_host KILL island
 taken_over() { [ "$(job_field "$job" .generation)" -gt 1 ] && job_is "$job" running; }
-wait_for 90 "another set" taken_over
-between $(($(now_ms) - since)) 15000 90000 "another set"
+wait_for 120 "another set" taken_over
+[ $(($(now_ms) - since)) -ge 15000 ] || fail "another set began before nobody of the first could take a step"
 get "/v1/jobs/$job/events?limit=500" | jq -e 'any(.items[]; .reason == "RanksGivenUp")' >/dev/null || fail "no event says why"
 finds_step 10
 request POST "/v1/jobs/$job/stop"

@@ -23,6 +23,17 @@ void gs_agent_stream_gone(gs_engine *engine, gs_agent *agent, bool was_closed) {
     gs_mind_log(engine, GS_SEVERITY_WARNING, "worker disconnected", "worker=%s", agent->name);
 }
 
+// That has begun: of one that is not recorded, who has ended meanwhile is seen when it is.
+static gs_run *run_of(const gs_job *job) { return gs_job_is_unrecorded(job) ? NULL : job->run; }
+
+// None of its ranks can tell of a step, and people are not told so.
+static bool is_unexplained(const gs_run *run) {
+    if (!run || run->phase != GS_RUN_TRAINING || run->job->state != GS_JOB_RUNNING) return false;
+    for (int i = 0; i < run->num_members; i++)
+        if (run->members[i].stream.call) return false;
+    return true;
+}
+
 // Who lives with each agent: all at once, for many agents may be away, and ranks are many more.
 static void count_members(gs_engine *engine) {
     const gs_agent_table *agents = &engine->state.agents;
@@ -30,12 +41,14 @@ static void count_members(gs_engine *engine) {
     for (size_t i = 0; i < agents->count; i++) agents->items[i]->on = (gs_agent_members){0};
     for (size_t i = 0; i < jobs->count; i++) {
         const gs_run *run = jobs->items[i]->run;
+        bool unexplained = is_unexplained(run_of(jobs->items[i]));
         for (int m = 0; run && m < run->num_members; m++) {
             const gs_member *member = &run->members[m];
             gs_agent *agent = member->stage == GS_MEMBER_EXITED ? NULL : gs_agent_table_find(agents, member->worker);
             if (!agent) continue;
             agent->on.count++;
             agent->on.closed += !member->stream.call && (member->stream_closed || member->stage == GS_MEMBER_LAUNCHED);
+            agent->on.unexplained += unexplained;
         }
     }
 }
@@ -60,9 +73,6 @@ static bool has_witness(const gs_engine *engine, const gs_agent *agent) {
     return false;
 }
 
-// That has begun: of one that is not recorded, who has ended meanwhile is seen when it is.
-static gs_run *run_of(const gs_job *job) { return gs_job_is_unrecorded(job) ? NULL : job->run; }
-
 // Whose connections were closed with their agent's: those whose set takes no step any more, whether they live or not;
 // all of them where their host has a witness. True: there were some.
 static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
@@ -83,14 +93,17 @@ static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
     return found;
 }
 
-// Nobody has taken a step since: they have ended, or cannot say that they train.
-static void explain_absence(gs_engine *engine, const gs_agent *agent) {
+// They have ended, or cannot say that they train. `is_first`: their worker is missed since now, and ranks of others may be heard.
+// A network closes connections one by one, so that who is still heard tells of steps meanwhile: of a set of which nobody is
+// heard it is said whenever that is.
+static void explain_absence(gs_engine *engine, const gs_agent *agent, bool is_first) {
     const gs_job_table *jobs = &engine->state.jobs;
+    if ((!is_first && agent->on.unexplained == 0) || !looks_dead(agent) || has_witness(engine, agent)) return;
     for (size_t i = 0; i < jobs->count; i++) {
         const gs_run *run = run_of(jobs->items[i]);
-        if (!run || run->phase != GS_RUN_TRAINING || jobs->items[i]->state != GS_JOB_RUNNING ||
-            run->progress_ns > agent->lost_ns)
-            continue;
+        bool stands = run && is_first && run->phase == GS_RUN_TRAINING && jobs->items[i]->state == GS_JOB_RUNNING &&
+                      run->progress_ns <= agent->lost_ns;
+        if (!stands && !is_unexplained(run)) continue;
         int count = 0;
         for (int m = 0; m < run->num_members; m++)
             count += run->members[m].stage != GS_MEMBER_EXITED && !strcmp(run->members[m].worker, agent->name);
@@ -157,7 +170,6 @@ static void tell_lost(gs_engine *engine, gs_agent *agent) {
     gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "WorkerLost", "worker %s on %s is %s", agent->name,
                 agent->host, agent->was_closed ? "gone" : "silent");
     show_worker(engine, agent, "lost");
-    if (looks_dead(agent) && !has_witness(engine, agent)) explain_absence(engine, agent);
 }
 
 // With nothing on it that may still run.
@@ -176,7 +188,9 @@ void gs_agents_tick(gs_engine *engine) {
             continue;
         if (!are_counted) count_members(engine);
         are_counted = true;
+        bool is_first = !agent->told_lost;
         tell_lost(engine, agent);
+        explain_absence(engine, agent, is_first);
         if (give_up_members(engine, agent)) count_members(engine);
         if (!is_lost(engine, agent)) continue;
         lose_agent(engine, agent);

@@ -350,7 +350,7 @@ void gs_play_lose_worker(gs_play *play) {
     gs_play_hear(play, &event);
 }
 
-static void close_line(gs_play *play, gs_call call) {
+void gs_play_close_line(gs_play *play, gs_call call) {
     gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
     event.gone.call = call;
     event.gone.was_closed = true;
@@ -358,8 +358,8 @@ static void close_line(gs_play *play, gs_call call) {
 }
 
 void gs_play_close_lines(gs_play *play) {
-    close_line(play, play->agent_stream);
-    for (int i = 0; i < GS_PLAY_RANKS; i++) close_line(play, play->rank_streams[i]);
+    gs_play_close_line(play, play->agent_stream);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_close_line(play, play->rank_streams[i]);
 }
 
 gs_job *gs_play_submit(gs_play *play, const char *spec) {

@@ -79,7 +79,8 @@ void gs_play_wait(gs_play *play, int64_t ns);                          // in tic
 
 gs_job *gs_play_submit(gs_play *play, const char *spec);  // one more job, by its specification
 void gs_play_lose_worker(gs_play *play);
-void gs_play_close_lines(gs_play *play);  // its connection and its ranks', as when they end; or when a network does that
+void gs_play_close_line(gs_play *play, gs_call call);  // a connection, as when its process ends; or when a network does that
+void gs_play_close_lines(gs_play *play);               // the worker's and its ranks'
 void gs_play_find_worker(gs_play *play);  // it says hello, again
 // The same with the ranks of the job's last generation, which another cluster has adopted.
 void gs_play_find_worker_of(gs_play *play, const char *cluster);

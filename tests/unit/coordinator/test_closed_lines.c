@@ -66,6 +66,38 @@ static void no_other_set_starts_beside_ranks_that_may_live(void **state) {
         assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
 }
 
+static bool is_explained(const gs_play *play) {
+    return job_of(play)->state == GS_JOB_RECOVERING && !strcmp(job_of(play)->reason, "WorkerGone");
+}
+
+// A network closes them one by one, and who is still heard tells of steps meanwhile.
+static void a_step_between_two_of_them_hides_nothing(void **state) {
+    gs_play *play = *state;
+    find_other(play, "far", "b2");
+    gs_play_close_line(play, play->agent_stream);
+    gs_play_wait(play, 40 * GS_NS_PER_MS);
+    gs_play_say_all(play, GS_ON_STEP);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_close_line(play, play->rank_streams[i]);
+    pass(play, gs_timing_default.agent_dead_ns + GS_NS_PER_SEC);
+    assert_true(is_explained(play));
+}
+
+// Not only at the moment in which its worker is missed.
+static void the_last_of_them_may_take_its_time(void **state) {
+    gs_play *play = *state;
+    find_other(play, "far", "b2");
+    gs_play_close_line(play, play->agent_stream);
+    gs_play_close_line(play, play->rank_streams[1]);
+    for (int i = 0; i < 10; i++) {
+        pass(play, BEAT_NS);
+        gs_play_say_all(play, GS_ON_STEP);
+        assert_int_equal(job_of(play)->state, GS_JOB_RUNNING);
+    }
+    gs_play_close_line(play, play->rank_streams[0]);
+    pass(play, BEAT_NS);
+    assert_true(is_explained(play));
+}
+
 static void they_are_waited_for_no_longer_than_they_stay_alone(void **state) {
     gs_play *play = *state;
     uint64_t former = first_of(play);
@@ -166,6 +198,8 @@ static void a_start_that_has_not_trained_begins_anew_at_once(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(no_other_set_starts_beside_ranks_that_may_live),
+        TEST(a_step_between_two_of_them_hides_nothing),
+        TEST(the_last_of_them_may_take_its_time),
         TEST(they_are_waited_for_no_longer_than_they_stay_alone),
         TEST(a_worker_of_their_host_is_a_witness),
         TEST(a_witness_that_is_there_already_costs_no_time),

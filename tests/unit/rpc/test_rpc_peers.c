@@ -1,4 +1,4 @@
-// How long a peer may be silent: by the pace that it surely knows of.
+// How long a peer may be silent, by the pace that it surely knows of; and which loss was one of silence.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,12 +115,29 @@ static void a_longer_pace_begins_at_once(void **state) {
     close_all(&peers);
 }
 
+// A send may find it out before the monitor's word is read.
+static void who_cannot_be_sent_to_has_closed(void **state) {
+    (void)state;
+    gs_rpc_peers peers;
+    open_four(&peers);
+    gs_rpc_connection *connection = hear(&peers, 4, SECOND), *silent = hear(&peers, 3, SECOND);
+    send_error = EHOSTUNREACH;
+    gs_rpc_peers_answer_ping(&peers, connection, 1);
+    assert_true(connection->lost && connection->closed);
+    // Who was given up for its silence, and is told so.
+    assert_true(is_lost_at(&peers, silent, 60 * SECOND));
+    gs_rpc_peers_answer_ping(&peers, silent, 1);
+    assert_false(silent->closed);
+    close_all(&peers);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_connection_has_the_pace_of_all),
         cmocka_unit_test(a_shorter_pace_begins_with_the_next_frame),
         cmocka_unit_test(an_answer_that_was_not_sent_changes_nothing),
         cmocka_unit_test(a_longer_pace_begins_at_once),
+        cmocka_unit_test(who_cannot_be_sent_to_has_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

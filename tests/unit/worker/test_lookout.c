@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -74,6 +75,17 @@ static void lone_ranks_leave_one_sign_after_the_other(void **state) {
     }
     assert_int_equal(sign_of(it, &before), 0);  // nobody takes it for another's
     assert_int_equal(sign_of(it, &above), 0);
+}
+
+// Nobody waits for the disk with a sign.
+static void a_sign_that_a_loss_of_power_has_cut_is_none(void **state) {
+    const fixture *it = *state;
+    char path[300];
+    assert_ok(gs_life_sign_leave(it->directory, &mine, 5));
+    assert_int_equal(sign_of(it, &mine), 5);
+    snprintf(path, sizeof path, "%s/ALIVE.json", it->directory);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(sign_of(it, &mine), 0);
 }
 
 static void ranks_that_are_heard_leave_none(void **state) {
@@ -195,6 +207,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(nothing_is_forgotten_because_nobody_asked_for_a_while, set_up, tear_down),
         cmocka_unit_test(who_stands_still_goes_on_by_a_fresh_sight_only),
         cmocka_unit_test_setup_teardown(lone_ranks_leave_one_sign_after_the_other, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_sign_that_a_loss_of_power_has_cut_is_none, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ranks_that_are_heard_leave_none, set_up, tear_down),
         cmocka_unit_test_setup_teardown(ranks_that_have_raised_no_fence_leave_none, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_fence_above_them_is_found, set_up, tear_down),
