@@ -35,7 +35,8 @@ typedef struct gs_agent {
     gs_agent_slot *slots;  // owned
     gs_agent_devices devices;
     gs_kept_call stream;  // call 0 while not connected
-    int64_t heard_ns, lost_ns;
+    int64_t heard_ns, lost_ns;  // without the time in which nobody listened here
+    int64_t gone_ns;            // when its stream ended, as it was
     int64_t told_heartbeat_ns, heartbeat_ns;  // how often it was told to be heard; how often it is, as far as we know
     bool takes_cadence;                       // it hears of another one than its welcome said
     int64_t connected_ns;  // since when, if it is

@@ -157,7 +157,7 @@ typedef struct gs_absence {
     int64_t number;       // of the last sign of life where their checkpoints lie; 0: none
     int quiet_looks;      // answers since that was another
     bool has_looked, is_asked;
-    int64_t next_look_ns, heard_ns;  // of their last word, by then
+    int64_t next_look_ns, gone_ns;  // since when nobody of them is connected
     int64_t fenced_ns;    // since when they cannot save any more; 0: they can
     int num_doubts;       // looks left at whether they can, since nobody remembers
     bool was_recalled;    // that was asked for the coordinator's restart

@@ -22,14 +22,22 @@ static bool is_gone(const gs_engine *engine, const gs_member *member) {
     return agent && !gs_agent_is_connected(agent) && agent->was_closed && agent->looks_out;
 }
 
+// When the last connection of any of them ended, as it was: what this process does not do for a moment, under a load, must not
+// begin their absence anew each time.
+static int64_t gone_since_ns(const gs_engine *engine, const gs_run *run) {
+    int64_t since_ns = 0;
+    for (int i = 0; i < run->num_members; i++) {
+        const gs_member *member = &run->members[i];
+        const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+        if (agent && agent->gone_ns > since_ns) since_ns = agent->gone_ns;
+        if (member->stream_lost_ns > since_ns) since_ns = member->stream_lost_ns;
+    }
+    return since_ns;
+}
+
 // Who has lost its connection may just be about to make another.
 static bool is_missed(const gs_engine *engine, const gs_run *run) {
-    int64_t patience_ns = engine->state.timing.agent_dead_ns + more_patience_ns(run);
-    for (int i = 0; i < run->num_members; i++) {
-        const gs_agent *agent = gs_agent_table_find(&engine->state.agents, run->members[i].worker);
-        if (agent && engine->state.now_ns - agent->lost_ns < patience_ns) return false;
-    }
-    return true;
+    return engine->state.now_ns - run->absence.gone_ns >= engine->state.timing.agent_dead_ns + more_patience_ns(run);
 }
 
 static bool is_absent(const gs_engine *engine, const gs_run *run) {
@@ -59,14 +67,14 @@ static void note_doubt(gs_run *run) {
     if (run->absence.quiet_looks >= QUIET_LOOKS) run->absence.num_doubts = DOUBTS;
 }
 
-// They have been heard since: back and gone again between two ticks.
-static void note_word(gs_run *run) {
-    int64_t heard_ns = gs_run_heard_ns(run);
-    if (heard_ns > run->absence.heard_ns) {
+// They were back, and are gone again, between two ticks.
+static void note_return(const gs_engine *engine, gs_run *run) {
+    int64_t gone_ns = gone_since_ns(engine, run);
+    if (gone_ns > run->absence.gone_ns) {
         note_doubt(run);
         run->absence.quiet_looks = 0;
     }
-    run->absence.heard_ns = heard_ns;
+    run->absence.gone_ns = gone_ns;
 }
 
 static bool leaves_signs(const gs_engine *engine, const gs_run *run) {
@@ -135,7 +143,7 @@ void gs_absences_tick(gs_engine *engine) {
             welcome_back(engine, run);
             continue;
         }
-        note_word(run);
+        note_return(engine, run);
         if (absence->pace_ns < engine->state.pace_ns) absence->pace_ns = engine->state.pace_ns;
         if (absence->fenced_ns) {
             if (now_ns - absence->fenced_ns >= FENCED_TIMES * timing->agent_dead_ns + more_patience_ns(run)) give_up(engine, run);

@@ -19,7 +19,7 @@ static void show_worker(gs_engine *engine, gs_agent *agent, const char *state) {
 
 void gs_agent_stream_gone(gs_engine *engine, gs_agent *agent, bool was_closed) {
     agent->was_closed = was_closed;
-    agent->lost_ns = engine->state.now_ns;
+    agent->lost_ns = agent->gone_ns = engine->state.now_ns;
     gs_mind_log(engine, GS_SEVERITY_WARNING, "worker disconnected", "worker=%s", agent->name);
 }
 

@@ -156,6 +156,18 @@ static void a_coordinator_that_stood_still_looks_first(void **state) {
     assert_int_equal(play->fenced, 0);
 }
 
+// Half a second each two seconds: nobody is absent for a shorter time by that.
+static void a_coordinator_under_a_load_gets_there(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    gs_play_close_lines(play);
+    for (int i = 0; i < 12 && !has_another_set(play, former); i++) {
+        pass(play, 2 * GS_NS_PER_SEC);
+        play->now_ns += GS_NS_PER_SEC / 2;
+    }
+    assert_true(has_another_set(play, former));
+}
+
 // Nobody is back because of it.
 static void a_standstill_changes_nothing_of_what_is_known(void **state) {
     gs_play *play = *state;
@@ -289,6 +301,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(agents_that_leave_no_signs_are_waited_for, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(silence_is_no_closed_connection, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_stood_still_looks_first, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(a_coordinator_under_a_load_gets_there, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_standstill_changes_nothing_of_what_is_known, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(who_is_back_too_late_ends, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(who_is_back_in_time_trains_on, set_up, gs_play_tear_down),
