@@ -119,6 +119,8 @@ item cuts/clocks release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin
 item cuts/60-seconds release product 'GRADSYNC_RUNS=all GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_cuts.sh'
 # shellcheck disable=SC2016
 item cuts/halves-60-seconds release product 'GRADSYNC_RUNS=all GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_halves.sh'
+# shellcheck disable=SC2016
+item hosts/four release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_four_hosts.sh'
 item release/e2e release 'product library gradsync_shared_plain' "$in_ctest -L e2e"
 # What has threads, of which the long tests are drawn.
 item tsan/threads tsan 'product thread_tests' "$in_ctest -L threads"
