@@ -370,11 +370,19 @@ static int64_t later(int64_t at_ns, int64_t skipped_ns, int64_t now_ns) {
     return at_ns + skipped_ns < now_ns ? at_ns + skipped_ns : now_ns;
 }
 
-static void skip_in_run(gs_run *run, int64_t skipped_ns, int64_t age_skipped_ns, int64_t now_ns) {
+// Its age begins anew, and who was all but late is judged once what came meanwhile has been heard.
+static int64_t later_deadline(const gs_state *state, int64_t deadline_ns, int64_t skipped_ns, bool forgets) {
+    int64_t least_ns = state->now_ns + state->timing.dead_ns;
+    deadline_ns += skipped_ns;
+    return forgets && deadline_ns < least_ns ? least_ns : deadline_ns;
+}
+
+static void skip_in_run(const gs_state *state, gs_run *run, int64_t skipped_ns, bool forgets) {
+    int64_t now_ns = state->now_ns, age_skipped_ns = forgets ? now_ns : skipped_ns;
     run->progress_ns = later(run->progress_ns, age_skipped_ns, now_ns);
     run->phase_since_ns = later(run->phase_since_ns, skipped_ns, now_ns);
     run->claim.since_ns = later(run->claim.since_ns, age_skipped_ns, now_ns);
-    if (run->phase_deadline_ns) run->phase_deadline_ns += skipped_ns;
+    if (run->phase_deadline_ns) run->phase_deadline_ns = later_deadline(state, run->phase_deadline_ns, skipped_ns, forgets);
     if (run->drain_deadline_ns) run->drain_deadline_ns += skipped_ns;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
@@ -384,20 +392,20 @@ static void skip_in_run(gs_run *run, int64_t skipped_ns, int64_t age_skipped_ns,
 }
 
 // What it waits for may have come, and is behind this.
-static void skip_in_job(gs_job *job, int64_t skipped_ns, int64_t age_skipped_ns, int64_t now_ns) {
+static void skip_in_job(const gs_state *state, gs_job *job, int64_t skipped_ns, bool forgets) {
     gs_checkpoints *checkpoints = &job->checkpoints;
-    checkpoints->asked_ns = later(checkpoints->asked_ns, skipped_ns, now_ns);
-    if (job->run) skip_in_run(job->run, skipped_ns, age_skipped_ns, now_ns);
+    checkpoints->asked_ns = later(checkpoints->asked_ns, skipped_ns, state->now_ns);
+    if (job->run) skip_in_run(state, job->run, skipped_ns, forgets);
 }
 
 void gs_deadlines_skip(gs_engine *engine, int64_t skipped_ns) {
     gs_state *state = &engine->state;
     int64_t now_ns = state->now_ns;
-    bool forget = skipped_ns > state->timing.suspect_ns;
-    int64_t age_skipped_ns = forget ? now_ns : skipped_ns;
+    bool forgets = skipped_ns > state->timing.suspect_ns;
+    int64_t age_skipped_ns = forgets ? now_ns : skipped_ns;
     gs_cluster *cluster = &state->cluster;
     if (cluster->doubted_ns) cluster->doubted_ns = later(cluster->doubted_ns, skipped_ns, now_ns);
-    for (size_t i = 0; i < state->jobs.count; i++) skip_in_job(state->jobs.items[i], skipped_ns, age_skipped_ns, now_ns);
+    for (size_t i = 0; i < state->jobs.count; i++) skip_in_job(state, state->jobs.items[i], skipped_ns, forgets);
     for (size_t i = 0; i < state->agents.count; i++) {
         gs_agent *agent = state->agents.items[i];
         agent->heard_ns = later(agent->heard_ns, age_skipped_ns, now_ns);

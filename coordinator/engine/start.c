@@ -6,24 +6,29 @@
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
 
-// A job that was starting when the coordinator ended starts again; one that trained waits for its
-// members, who went on.
+// Its members went on, as far as they had not heard that their generation is over.
+static void resume_run(gs_engine *engine, gs_run *run) {
+    const gs_timing *timing = &engine->state.timing;
+    int64_t now_ns = engine->state.now_ns;
+    run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
+    run->phase_deadline_ns = now_ns + timing->grace_ns;
+    // Who is back by then has the time to ask that it has in any life.
+    if (run->phase == GS_RUN_SETTLING) run->phase_deadline_ns += timing->settle_ns;
+    if (run->draining) run->drain_deadline_ns = now_ns + timing->drain_ns;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();
+    }
+}
+
+// A job that was starting when the coordinator ended starts again; one that trained waits for its members.
 static void resume_job(gs_engine *engine, gs_job *job) {
     int64_t now_ns = engine->state.now_ns;
     job->aged_ns = job->waiting_since_ns = now_ns;
     job->waiting_since_ms = engine->state.wall_ms;
     if (gs_job_state_terminal(job->state)) return;
-    gs_run *run = job->run;
-    if (run) {
-        run->phase = GS_RUN_RELOADING;
-        run->has_trained = true;
-        run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
-        run->phase_deadline_ns = now_ns + engine->state.timing.grace_ns;
-        if (run->draining) run->drain_deadline_ns = now_ns + engine->state.timing.drain_ns;
-        for (int i = 0; i < run->num_members; i++) {
-            gs_member *member = &run->members[i];
-            if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();
-        }
+    if (job->run) {
+        resume_run(engine, job->run);
         return;
     }
     // Its row may be older than what became of it, also that of one that has never run as far as it says, and its last ranks may

@@ -38,8 +38,6 @@ gs_membership gs_membership_of(const char *state) {
     return GS_MEMBERSHIP_UNTOLD;
 }
 
-bool gs_run_phase_is_kept(gs_run_phase phase) { return phase == GS_RUN_TRAINING || phase == GS_RUN_RELOADING; }
-
 bool gs_run_phase_from_name(gs_run_phase *phase, const char *name) {
     for (int i = 0; i < GS_NUM_RUN_PHASES; i++) {
         if (strcmp(phase_names[i], name) != 0) continue;
@@ -108,6 +106,8 @@ bool gs_run_is_broken(const gs_run *run) {
     }
     return false;
 }
+
+bool gs_run_is_kept(const gs_run *run) { return run->has_trained && run->phase >= GS_RUN_TRAINING; }
 
 int64_t gs_run_heard_ns(const gs_run *run) {
     int64_t heard_ns = run->progress_ns;

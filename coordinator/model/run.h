@@ -29,8 +29,6 @@ typedef enum gs_run_phase {
 } gs_run_phase;
 
 const char *gs_run_phase_name(gs_run_phase phase);
-// A later life of the coordinator goes on with a run that was in it.
-bool gs_run_phase_is_kept(gs_run_phase phase);
 bool gs_run_phase_from_name(gs_run_phase *phase, const char *name);
 
 // How far a member is. It goes down this list only.
@@ -185,6 +183,7 @@ struct gs_run {
     gs_next_plan next;
     int64_t plan_step;  // from which the plan in use holds, as ranks said; −1: they have not changed
     bool was_reloaded;  // its ranks may have changed plans while nobody looked
+    bool was_settling;  // in an earlier life of the coordinator, which may have told its ranks what to do
     bool unheard;       // of most of its ranks there is no word: verdicts wait
     gs_exchange_round *exchanges;  // owned
     uint64_t bye_ticket;   // of a write on its way that has Byes; 0: none is
@@ -206,6 +205,8 @@ bool gs_member_is_here(const gs_member *member);          // said hello and is n
 bool gs_run_all_exited(const gs_run *run);
 // Some rank has left it for certain: none of the others can take another step, whatever has become of them.
 bool gs_run_is_broken(const gs_run *run);
+// It has trained: a later life of the coordinator goes on with it, or waits for its end.
+bool gs_run_is_kept(const gs_run *run);
 int64_t gs_run_heard_ns(const gs_run *run);  // the last word of any of its ranks
 bool gs_run_all_said(const gs_run *run, gs_bye_reason reason);
 

@@ -21,13 +21,15 @@
 #define TARGET 240
 #define FAR_TARGET 1000000
 #define STEP_MS 5
-#define NUM_KINDS 3
+#define NUM_KINDS 4
+#define FAILS_AT 100
 #define TRAINS_FROM 60  // steps: what it needs to go on is on the disk by then
 #define MOST_UNREACHED 3  // in a row: a life has no more effects
 
 typedef struct stage {
     gs_stage *stage;
     pid_t worker;  // 0: fake ones
+    gs_fake_faults faults;  // of the first of these
     int deaths;    // of the coordinator, by its failpoint
     int rounds;
 } stage;
@@ -202,10 +204,29 @@ static bool kill_at_a_stop(stage *it, int effect) {
     return reached;
 }
 
+// A rank dies on the way: that is one failure in all lives together, and the job gets to its end behind it.
+static bool kill_at_a_failure(stage *it, int effect) {
+    char id[32];
+    it->rounds++;
+    gs_json_release(begin_training(it, id, TARGET));
+    atomic_store(&it->faults.crash_at_step, FAILS_AT);  // or at once, where that took long
+    int deaths = it->deaths;
+    start_armed(it, effect);
+    gs_json *job = wait_for_end(it, id);
+    bool reached = it->deaths > deaths, has_failed = !atomic_exchange(&it->faults.crash_at_step, 0);
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), has_failed);
+    gs_json_release(job);
+    forget(it, id);
+    return reached;
+}
+
 static void start_workers(stage *it) {
     if (!number_from("GRADSYNC_REAL_WORKERS", 0)) {
         gs_fake_worker_options options = {.slots = 1, .step_ms = STEP_MS};
-        for (int i = 0; i < 2; i++) gs_stage_start_worker(it->stage, i, &options);
+        for (int i = 0; i < 2; i++) {
+            options.faults = i == 0 ? &it->faults : NULL;
+            gs_stage_start_worker(it->stage, i, &options);
+        }
         return;
     }
     it->worker = fork();
@@ -228,10 +249,11 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
     int wanted = number_from("GRADSYNC_KILLS", 10), unreached[NUM_KINDS] = {0}, effect[NUM_KINDS] = {0}, passes = 0;
     // A few of many: spread over the effects of a life, and other ones each time.
     int stride = wanted < 40 ? 1 + (int)(getpid() % 7) : 1;
-    bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training, kill_at_a_stop};
+    bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training, kill_at_a_stop, kill_at_a_failure};
     start_workers(&it);
+    int kinds = it.worker ? NUM_KINDS - 1 : NUM_KINDS;
     while (it.deaths < wanted) {
-        for (int kind = 0; kind < NUM_KINDS && it.deaths < wanted; kind++) {
+        for (int kind = 0; kind < kinds && it.deaths < wanted; kind++) {
             effect[kind] += stride;
             unreached[kind] = rounds[kind](&it, effect[kind]) ? 0 : unreached[kind] + 1;
             if (unreached[kind] < MOST_UNREACHED) continue;
@@ -240,8 +262,8 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
             unreached[kind] = 0;
         }
     }
-    print_message("%d deaths in %d jobs, effects up to %d, %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
-                  effect[1], effect[2], stride);
+    print_message("%d deaths in %d jobs, effects up to %d, %d, %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
+                  effect[1], effect[2], effect[3], stride);
     if (it.worker > 0) {
         kill(it.worker, SIGTERM);
         waitpid(it.worker, NULL, 0);

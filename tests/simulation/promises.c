@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/engine/base/late_answers.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
@@ -173,6 +174,17 @@ void promises_lost(sim_world *world, uint64_t id, const char *directory, int64_t
     if (step > job->lost_step) job->lost_step = step;
 }
 
+// Its tensors rotted behind its verification: until somebody reads them all it counts as good.
+static bool is_taken_for_good(const sim_world *world, const saved_file *file) {
+    const gs_state *state = coordinator_state(world);
+    const gs_job *job = state ? gs_job_table_get(&state->jobs, file->job) : NULL;
+    for (size_t i = 0; job && i < job->checkpoints.count; i++) {
+        const gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->state == GS_CHECKPOINT_GOOD && !strcmp(item->directory, file->directory)) return true;
+    }
+    return false;
+}
+
 // Retention leaves a newer one, and only who deletes a job deletes all.
 void promises_removed(sim_world *world, uint64_t id, const char *directory) {
     promised_job *job = know(world, id);
@@ -190,7 +202,7 @@ void promises_removed(sim_world *world, uint64_t id, const char *directory) {
     }
     // Of some only the row was written, and nobody was told.
     for (const saved_file *file = world->files; file; file = file->next) {
-        bool stays = file->job == id && !file->is_damaged && strcmp(file->directory, directory) != 0;
+        bool stays = file->job == id && strcmp(file->directory, directory) != 0 && (!file->is_damaged || is_taken_for_good(world, file));
         if (stays && file->step > left) left = file->step;
     }
     if (left < job->saves[i].step)
@@ -244,7 +256,7 @@ static job_facts facts_of(const gs_job *job) {
                        .generation = job->generation,
                        .stop_asked = job->stop_asked,
                        .committed = job->committed,
-                       .trains = job->run && (job->run->phase == GS_RUN_TRAINING || job->run->phase == GS_RUN_RELOADING)};
+                       .trains = job->run && gs_run_is_kept(job->run)};
 }
 
 static void store(promised_job *job, const job_facts *facts) {
@@ -264,7 +276,9 @@ static void check_order(sim_world *world, const gs_job *job) {
     const gs_state *state = coordinator_state(world);
     for (size_t i = 0; i < state->jobs.count; i++) {
         const gs_job *other = state->jobs.items[i];
-        bool may_go = gs_job_state_terminal(other->state) && !other->held_back && !other->dirty && !other->run;
+        // Somebody waits to be told of it, or what became of it is not written yet: it goes later.
+        bool is_awaited = other->dirty || gs_late_answer_waits(coordinator_engine(world), other);
+        bool may_go = gs_job_state_terminal(other->state) && !other->held_back && !is_awaited && !other->run;
         if (may_go && other->ended_ns < job->ended_ns && state->now_ns - other->ended_ns >= state->timing.series_keep_ns)
             oracle_fail(world, "job %s is forgotten, and job %s ended before it", job->id_text, other->id_text);
     }

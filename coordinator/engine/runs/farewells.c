@@ -14,6 +14,13 @@ static gs_call let_go(gs_engine *engine, gs_member *member) {
     return gs_kept_take(engine, &member->goodbye);
 }
 
+// In a later life. Of a run that this one did not bring to train nothing is known there; of one that has failed only who has done
+// all steps, and a restart of the others waits for no disk.
+static bool must_last(const gs_run *run, gs_bye_reason said) {
+    if (!gs_run_is_kept(run)) return false;
+    return run->phase < GS_RUN_SETTLING || said == GS_BYE_TARGET_REACHED || said == GS_BYE_DATA_ENDED;
+}
+
 // One write at a time; who comes meanwhile is in the next.
 static void record(gs_engine *engine, gs_run *run) {
     if (run->bye_ticket) return;
@@ -32,8 +39,7 @@ static void record(gs_engine *engine, gs_run *run) {
 void gs_farewell_take(gs_engine *engine, gs_member *member, gs_call call) {
     gs_run *run = member->job->run;
     gs_reply_error(engine, gs_kept_take(engine, &member->goodbye), gs_error(GS_ABORTED, "said bye again"));
-    // Of a run that no later life goes on with, nothing needs to be known there.
-    if (!gs_run_phase_is_kept(run->phase)) {
+    if (!must_last(run, member->bye.reason)) {
         gs_reply_ok(engine, call);
         return;
     }

@@ -104,6 +104,8 @@ void gs_run_fail(gs_engine *engine, gs_run *run, const gs_blame *blame, const ch
             gs_order_stop_rank(engine, member, evicted || member->stage == GS_MEMBER_LAUNCHED, 2);
         gs_tell_abort(engine, member);
     }
+    // Before most of them are answered: a later life would believe those that it failed by.
+    if (trained && !job->held_back) gs_job_write(engine, job);
 }
 
 void gs_member_progressed(gs_engine *engine, gs_member *member, int64_t applied_step) {
@@ -179,13 +181,14 @@ void gs_run_settle_now(gs_engine *engine, gs_run *run) {
                     "survivors of generation %u stand at step %lld%s", run->generation,
                     (long long)reached, saves ? "; one is to save it" : "");
     }
-    // Whoever has not answered by now is not going to. Those who said Bye have a moment (deadlines.h).
-    for (int i = 0; i < run->num_members; i++) {
+    // Whoever has not answered by now is not going to. Those who said Bye have a moment (deadlines.h). Whom an earlier life of
+    // the coordinator may have answered may be saving.
+    for (int i = 0; i < run->num_members && !run->was_settling; i++) {
         gs_member *member = &run->members[i];
         if (member->stage < GS_MEMBER_SETTLED) gs_order_stop_rank(engine, member, true, 0);
     }
     gs_run_enter(engine, run, GS_RUN_ENDING,
-                 saves ? engine->state.timing.save_ns : engine->state.timing.leave_ns);
+                 saves || run->was_settling ? engine->state.timing.save_ns : engine->state.timing.leave_ns);
 }
 
 void gs_run_try_settle(gs_engine *engine, gs_run *run) {

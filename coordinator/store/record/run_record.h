@@ -6,7 +6,7 @@
 #include "rpc/json/json.h"
 
 gs_json *gs_run_to_record(const gs_run *run);
-// RELOADING, with members that are not connected. NULL: not one that trained.
+// RELOADING, with members that are not connected; SETTLING where it had failed, or was being ended. NULL: not one that trained.
 gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns);
 
 #endif

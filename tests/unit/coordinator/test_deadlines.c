@@ -140,6 +140,26 @@ static void a_coordinator_that_stood_judges_from_then_on(void **unused) {
     }
 }
 
+// Its deadline passed while the coordinator stood, or a moment before: what it said meanwhile is heard first.
+static void who_was_all_but_late_then_is_heard_first(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    both(&play, GS_ON_HELLO);
+    gs_play_say(&play, 0, GS_ON_PARAMS);
+    gs_play_say(&play, 0, GS_ON_READY);
+    const manners how = {.waits = {false}};
+    live(&play, &how, gs_timing_default.prepare_ns - gs_timing_default.tick_ns);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_PREPARING);
+    play.now_ns += 30 * GS_NS_PER_SEC;
+    gs_play_wait(&play, BEAT_NS);
+    assert_false(is_judged(&play));
+    gs_play_say(&play, 1, GS_ON_READY);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_CONNECTING);
+    assert_within(live(&play, &how, LONG_NS), gs_timing_default.connect_ns);
+    gs_play_close(&play);
+}
+
 static void who_died_while_nobody_looked_is_missed_at_once(void **unused) {
     (void)unused;
     gs_play play;
@@ -360,6 +380,7 @@ int main(void) {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
         cmocka_unit_test(a_worker_that_is_not_heard_is_lost_in_time),
         cmocka_unit_test(a_coordinator_that_stood_judges_from_then_on),
+        cmocka_unit_test(who_was_all_but_late_then_is_heard_first),
         cmocka_unit_test(who_died_while_nobody_looked_is_missed_at_once),
         cmocka_unit_test(who_hangs_is_named_in_time),
         cmocka_unit_test(who_is_seldom_heard_has_time_to_tell),

@@ -21,21 +21,25 @@
 static const char spec[] = "{\"name\":\"r\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":100}}";
 
 // Of a job that trains with two ranks: `members` is the rest of the record, `run` of its run.
-static gs_job *read_job(gs_job_documents *documents, const char *members, const char *run) {
+static gs_job *read_job_in(const char *phase, gs_job_documents *documents, const char *members, const char *run) {
     char text[4000];
     snprintf(text, sizeof text,
              "{\"spec\":%s,\"state\":\"running\",\"created_ms\":%lld,\"generation\":7,\"world_size\":2,"
-             "\"step\":40,\"committed\":true%s,\"run\":{\"phase\":\"training\",\"generation\":7,"
+             "\"step\":40,\"committed\":true%s,\"run\":{\"phase\":\"%s\",\"generation\":7,"
              "\"base_step\":10%s,\"members\":["
              "{\"worker\":\"w0\",\"host\":\"h\",\"slot\":0,\"rank\":0,\"pid\":5,\"incarnation\":\"11\","
              "\"launch_token\":\"12\"},"
              "{\"worker\":\"w1\",\"host\":\"h\",\"slot\":1,\"rank\":1,\"pid\":6,\"incarnation\":\"21\","
              "\"launch_token\":\"22\"}]}}",
-             spec, (long long)CREATED_MS, members, run);
+             spec, (long long)CREATED_MS, members, phase, run);
     gs_job *job = NULL;
     gs_status status = gs_job_from_record(&job, documents, ID, text, NOW_NS, CREATED_MS + 90000);
     assert_string_equal(status.message, "");
     return job;
+}
+
+static gs_job *read_job(gs_job_documents *documents, const char *members, const char *run) {
+    return read_job_in("training", documents, members, run);
 }
 
 static void release(gs_job *job, gs_job_documents *documents) {
@@ -90,6 +94,25 @@ static void a_run_waits_for_members_that_were_in(void **state) {
     }
     assert_int_equal(run->members[1].launch_token, 22);
     release(job, &documents);
+}
+
+static void assert_settles(const char *phase, const char *run, bool settles) {
+    gs_job_documents documents;
+    gs_job *job = read_job_in(phase, &documents, "", run);
+    if (settles) assert_int_equal(job->run->phase, GS_RUN_SETTLING);
+    else assert_null(job->run);
+    release(job, &documents);
+}
+
+// Records of before do not say whether it had trained when it failed: it has when it made a step.
+static void a_run_that_had_failed_settles_if_it_has_trained(void **state) {
+    (void)state;
+    assert_settles("settling", ",\"step\":10,\"trained\":true", true);
+    assert_settles("ending", ",\"step\":10,\"trained\":true", true);
+    assert_settles("settling", ",\"step\":11,\"trained\":false", false);
+    assert_settles("settling", ",\"step\":11", true);
+    assert_settles("ending", ",\"step\":10", false);
+    assert_settles("connecting", ",\"step\":11,\"trained\":true", false);
 }
 
 // What is decided by the plan does not hang on what people are shown of it; a record of before has nothing else.
@@ -160,6 +183,7 @@ int main(void) {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(a_run_waits_for_members_that_were_in),
         cmocka_unit_test(ages_go_on_where_they_were),
+        cmocka_unit_test(a_run_that_had_failed_settles_if_it_has_trained),
         cmocka_unit_test(a_plan_is_known_without_its_document),
         cmocka_unit_test(an_order_that_is_none_is_forgotten),
         cmocka_unit_test(what_is_no_job_is_refused),
