@@ -11,6 +11,7 @@
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
 #define ALONE_NS SECONDS
+#define SHARES 0.25  // the host of another
 #define GRACE_NS (30 * SECONDS)  // of trainers, when it is told to leave
 
 static sim_agent *of(sim_peer *peer) { return (sim_agent *)(void *)peer; }
@@ -26,7 +27,7 @@ static void say_hello(sim_world *world, sim_peer *peer) {
     sim_agent *agent = of(peer);
     gs_engine_event event = peer_event(peer, GS_ON_AGENT_HELLO, -1);
     gs_agent_hello *hello = &event.agent_hello;
-    *hello = (gs_agent_hello){.worker = agent->name, .host = agent->name, .boot_id = "boot", .build = "", .data_root = "",
+    *hello = (gs_agent_hello){.worker = agent->name, .host = agent->host, .boot_id = "boot", .build = "", .data_root = "",
                               .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving,
                               .takes_cadence = !world->is_of_before};
     hello->looks_out = true;
@@ -157,7 +158,7 @@ static void beat(sim_world *world, uint64_t index, void *what) {
 }
 
 static void begin_life(sim_world *world, sim_agent *agent) {
-    agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = &agent->line,
+    agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = agent->line,
                              .incarnation = dice_roll(&world->dice) | 1};
     agent->is_dead = agent->is_leaving = false;
     peer_create(world, &agent->peer);
@@ -172,7 +173,7 @@ static void unlink_peer(sim_world *world, const sim_peer *peer) {
 static void live_again(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_agent *agent = world->agents[index];
-    if (!agent->is_dead) return;
+    if (!agent->is_dead || agent->is_lost) return;
     world_tell(world, "%s is started", agent->name);
     unlink_peer(world, &agent->peer);
     begin_life(world, agent);
@@ -184,6 +185,13 @@ void agent_create(sim_world *world, int index, int64_t joins_after_ns) {
     agent->index = index;
     agent->num_slots = (int)dice_between(&world->dice, 1, MAX_SLOTS);
     snprintf(agent->name, sizeof agent->name, "w%d", index);
+    agent->line = &agent->own_line;
+    agent->host = agent->name;
+    if (index > 0 && dice_chance(&world->dice, SHARES)) {
+        const sim_agent *other = world->agents[dice_between(&world->dice, 0, index - 1)];
+        agent->line = other->line;
+        agent->host = other->host;
+    }
     agent->is_dead = true;
     if (joins_after_ns > 0) world_after(world, joins_after_ns, live_again, (uint64_t)index, NULL);
     else begin_life(world, agent);
@@ -198,6 +206,8 @@ void agent_destroy(sim_agent *agent) {
     }
     free(agent);
 }
+
+bool agent_is_beside(const sim_agent *agent, const sim_agent *other) { return agent->line == other->line; }
 
 void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal) {
     for (int i = 0; i < agent->num_slots; i++) {

@@ -1,4 +1,4 @@
-// An agent: its host's line, its slots, the processes in them. It tells of exits until they are acknowledged.
+// An agent: its host, which another one may share, its slots, the processes in them. It tells of exits until they are acknowledged.
 #ifndef TESTS_SIMULATION_AGENT_H
 #define TESTS_SIMULATION_AGENT_H
 
@@ -14,7 +14,9 @@ typedef struct sim_exit {
 
 struct sim_agent {
     sim_peer peer;
-    sim_line line;  // of its host
+    sim_line own_line;
+    sim_line *line;    // of its host: its own, or that of the first there
+    const char *host;  // the name of the first there
     int index, num_slots;
     char name[8];
     sim_trainer *slots[MAX_SLOTS];  // NULL: free
@@ -26,6 +28,7 @@ struct sim_agent {
 
 void agent_create(sim_world *world, int index, int64_t joins_after_ns);
 void agent_destroy(sim_agent *agent);
+bool agent_is_beside(const sim_agent *agent, const sim_agent *other);  // on one host; or the same
 // A process of it has ended.
 void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal);
 void agent_leave(sim_world *world, sim_agent *agent, int64_t away_ns);  // told to: with all on it, once they have saved

@@ -33,14 +33,14 @@ static int64_t away(sim_world *world) { return dice_delay_ns(&world->dice, 3 * S
 static void mend_line(sim_world *world, uint64_t index, void *what) {
     (void)what;
     world_tell(world, "the line of w%llu is whole again", (unsigned long long)index);
-    line_set(world, &world->agents[index]->line, false, false);
+    line_set(world, world->agents[index]->line, false, false);
 }
 
 static void cut(sim_world *world, sim_agent *agent, int64_t ns) {
     int64_t ways = dice_between(&world->dice, 1, 3);
     world_tell(world, "the line of %s is cut (%s) for %.1f s", agent->name,
                ways == 1 ? "to the coordinator" : ways == 2 ? "from it" : "both ways", (double)ns / 1e9);
-    line_set(world, &agent->line, ways & 1, ways & 2);
+    line_set(world, agent->line, ways & 1, ways & 2);
     world_after(world, ns, mend_line, (uint64_t)agent->index, NULL);
     if (dice_chance(&world->dice, 0.1)) people_release_soon(world);
 }
@@ -63,7 +63,7 @@ static void mend_host(sim_world *world, uint64_t whom, void *what) {
     (void)what;
     world_tell(world, "the coordinator's host is on the network again");
     line_set(world, &world->people->line, false, false);
-    for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, false, false);
+    for (int i = 0; i < world->num_agents; i++) line_set(world, world->agents[i]->line, false, false);
 }
 
 // All that lead to it, in the same way.
@@ -72,7 +72,7 @@ static void cut_host(sim_world *world) {
     world_tell(world, "the coordinator's host is cut off (%s) for %.1f s", ways == 1 ? "hears nothing" : ways == 2 ? "is not heard" : "both ways",
                (double)ns / 1e9);
     line_set(world, &world->people->line, ways & 1, ways & 2);
-    for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, ways & 1, ways & 2);
+    for (int i = 0; i < world->num_agents; i++) line_set(world, world->agents[i]->line, ways & 1, ways & 2);
     world_after(world, ns, mend_host, 0, NULL);
 }
 
@@ -93,20 +93,28 @@ static void close_and_cut(sim_world *world) {
     sim_agent *agent = any_agent(world);
     world_tell(world, "all connections of %s are closed by the network", agent->name);
     for (sim_peer *peer = world->peers; peer; peer = peer->next) {
-        if (peer->line == &agent->line) peer_reset(world, peer, true);
+        if (peer->line == agent->line) peer_reset(world, peer, true);
     }
     cut(world, agent, cut_ns(world));
 }
 
-static void suspend_host(sim_world *world) {
-    sim_agent *agent = any_agent(world);
-    int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
-    bool with_trainers = dice_chance(&world->dice, 0.6);
+static void suspend_agent(sim_world *world, sim_agent *agent, int64_t ns, bool with_trainers) {
     if (agent->is_dead) return;
     world_tell(world, "%s stands still for %.1f s%s", agent->name, (double)ns / 1e9, with_trainers ? ", with its trainers" : "");
     peer_suspend(world, &agent->peer, ns);
     for (int i = 0; i < agent->num_slots && with_trainers; i++) {
         if (agent->slots[i]) trainer_suspend(world, agent->slots[i], ns);
+    }
+}
+
+// A worker, with its trainers or without; or a host, with all that is on it.
+static void suspend_host(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
+    bool with_trainers = dice_chance(&world->dice, 0.6), with_others = with_trainers && dice_chance(&world->dice, 0.5);
+    for (int i = 0; i < world->num_agents; i++) {
+        sim_agent *other = world->agents[i];
+        if (other == agent || (with_others && agent_is_beside(agent, other))) suspend_agent(world, other, ns, with_trainers);
     }
 }
 
@@ -138,6 +146,34 @@ static void kill_agent(sim_world *world) { agent_kill(world, any_agent(world), a
 static void kill_coordinator(sim_world *world) {
     world_tell(world, "the coordinator is killed");
     coordinator_kill(world, away(world));
+}
+
+static void cut_later(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    if (!world->is_calm) cut(world, world->agents[index], 40 * SECONDS);
+}
+
+static void kill_later(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    if (!world->is_calm) kill_coordinator(world);
+}
+
+// The first host of a set is judged silent while the others are just about to be: nobody hears the verdict, and they train on. Then
+// who has judged dies.
+static void cut_in_turn(sim_world *world) {
+    const sim_trainer *trainer = any_trainer(world);
+    if (!trainer || !trainer->group) return;
+    int64_t at_ns = 0;
+    for (int i = 0; i < world->num_agents; i++) {
+        const sim_agent *agent = world->agents[i];
+        bool is_of_set = false;
+        for (int k = 0; k < trainer->group->num_members; k++) is_of_set |= agent_is_beside(trainer->group->members[k]->agent, agent);
+        if (!is_of_set || agent->host != agent->name) continue;
+        world_after(world, at_ns, cut_later, (uint64_t)i, NULL);
+        at_ns += dice_between(&world->dice, 2000, 3500) * MILLISECONDS;
+    }
+    world_after(world, at_ns + dice_between(&world->dice, 0, 8000) * MILLISECONDS, kill_later, 0, NULL);
 }
 
 static void cut_power(sim_world *world, uint64_t whom, void *what) {
@@ -277,17 +313,21 @@ static void lose_host(sim_world *world) {
     sim_agent *lost = any_agent(world);
     int64_t left = 0;
     for (int i = 0; i < world->num_agents; i++)
-        left += world->agents[i] == lost || world->agents[i]->is_lost ? 0 : world->agents[i]->num_slots;
+        left += agent_is_beside(world->agents[i], lost) || world->agents[i]->is_lost ? 0 : world->agents[i]->num_slots;
     for (int i = 0; i < world->people->num_wishes; i++) {
         const gs_job_spec *spec = world->people->wishes[i].spec;
         bool wants_all = spec->restart.on_worker_lost == GS_ON_RESTART || spec->restart.on_worker_error == GS_ON_RESTART;
         if (left < (wants_all ? spec->world.max : spec->world.min)) return;
     }
     if (lost->is_dead) return;
-    world_tell(world, "%s is lost for good", lost->name);
-    lost->is_lost = true;
-    line_set(world, &lost->line, true, true);
-    agent_kill(world, lost, 100000 * SECONDS);
+    world_tell(world, "the host of %s is lost for good", lost->name);
+    line_set(world, lost->line, true, true);
+    for (int i = 0; i < world->num_agents; i++) {
+        sim_agent *other = world->agents[i];
+        if (!agent_is_beside(other, lost)) continue;
+        other->is_lost = true;
+        agent_kill(world, other, 100000 * SECONDS);
+    }
 }
 
 // A rank says of another what ends it.
@@ -371,7 +411,7 @@ typedef struct fault_row {
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
     {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
-    {cut_host, 2},       {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 2},       {slow_rank, 1},
+    {cut_host, 2},       {cut_in_turn, 2},         {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 2},       {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {mistake_directory, 2},

@@ -256,7 +256,7 @@ static void say_hello(sim_world *world, sim_trainer *trainer) {
     gs_job_id_format(trainer->job_text, trainer->peer.job);
     event.hello = (gs_trainer_hello){.job = trainer->job_text, .cluster = trainer->cluster, .incarnation = trainer->peer.incarnation,
                                      .launch_token = trainer->launch_token, .pid = 1,
-                                     .applied_step = trainer->applied_step, .host = trainer->agent->name,
+                                     .applied_step = trainer->applied_step, .host = trainer->agent->host,
                                      .boot_id = "boot", .params_digest = model_params_digest(), .data_digest = trainer->oddity == ODDITY_DATA ? "other" : "data",
                                      .arithmetic = trainer->oddity == ODDITY_ARITHMETIC ? 2 : 1};
     peer_open_stream(world, &trainer->peer, &event);
@@ -497,7 +497,7 @@ static void boot(sim_world *world, uint64_t id, void *what) {
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item) {
     sim_trainer *trainer = calloc(1, sizeof *trainer);
     trainer->peer = (sim_peer){.kind = CALLER_TRAINER, .incarnation = item->incarnation, .job = item->job, .ops = &ops,
-                               .line = &agent->line};
+                               .line = agent->line};
     trainer->agent = agent;
     trainer->number = ++world->num_trainers;
     trainer->rank = -1;
