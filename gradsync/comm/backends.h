@@ -14,6 +14,14 @@ extern const gs_comm_backend gs_comm_net;
 extern const gs_comm_backend gs_comm_nccl;
 #endif
 
+// What a backend can tell beside its slots, which programs fill as well.
+typedef struct gs_backend_facts {
+    const gs_comm_backend *backend;
+    bool (*peer_link)(const void *backend, int peer, gs_comm_link *out);  // as gs_comm_peer_link
+} gs_backend_facts;
+
+extern const gs_backend_facts gs_comm_net_facts;
+
 // In a message: "3", "1, 2 and 7", or the first sixteen "and 40 more". A gs_comm_failure has all.
 void gs_backends_list_ranks(char *text, size_t text_bytes, const int *ranks, int count);
 

@@ -119,6 +119,17 @@ void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
 GS_END_DECLS
 
 // Of backends:
+// What a transport knows of the connection to a peer. 0 is not known.
+typedef struct gs_comm_link {
+    uint64_t sent_bytes, received_bytes;  // of messages, headers included
+    uint64_t retransmits;                 // segments of TCP that were sent again
+    int64_t waited_ns;      // that collectives stood here for want of what is the peer's alone
+    int64_t round_trip_ns;  // smoothed, of what the kernels answer each other
+    int64_t least_round_trip_ns;
+    double bytes_per_sec;  // that reached the peer while there was enough to send: the most of the
+                           // last seconds
+} gs_comm_link;
+
 // What a rank says about one of its collectives before others may touch a byte of it: no padding, for
 // claims are compared as bytes.
 typedef struct gs_collective_claim {

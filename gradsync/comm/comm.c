@@ -82,6 +82,8 @@ static const gs_comm_backend *const automatic_on_gpu[] = {
     NULL,
 };
 
+static const gs_backend_facts *const facts[] = {&gs_comm_net_facts};
+
 static gs_status check_options(const gs_comm_options *options) {
     if (options->rank < 0 || options->rank >= options->world_size)
         return gs_error(GS_INVALID_ARGUMENT, "rank %d is not below the world size %d",
@@ -343,6 +345,14 @@ gs_stream *gs_comm_stream(const gs_comm *comm) {
 bool gs_comm_moves_alone(const gs_comm *comm) {
     if (comm->backend->moves_alone) return comm->backend->moves_alone(comm->state);
     return gs_comm_stream(comm) != NULL;
+}
+
+bool gs_comm_peer_link(const gs_comm *comm, int peer, gs_comm_link *out) {
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        if (facts[i]->backend == comm->backend)
+            return facts[i]->peer_link(comm->state, peer, out);
+    }
+    return false;
 }
 
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective) {

@@ -166,10 +166,12 @@ bool gs_nccl_version(char *text, size_t text_bytes);
 
 GS_END_DECLS
 
-// Of gs_comm_split:
+// Of the library's own processes:
 // As gs_comm_create; its end is that of `whole`.
 GS_NODISCARD gs_status gs_comm_create_part(gs_comm **out, gs_comm *whole,
                                            const gs_comm_options *options, gs_deadline deadline);
+// The way to a peer. Any thread between create and destroy. False: the backend has no connections, or that rank is this one.
+bool gs_comm_peer_link(const gs_comm *comm, int peer, gs_comm_link *out);
 const gs_comm_options *gs_comm_made_with(const gs_comm *comm);  // nothing of what was for the call
 
 #endif

@@ -14,7 +14,7 @@
 #include "gradsync/comm/net/secret.h"
 
 // Changes with what ranks say to each other; read as another number where bytes have another order.
-#define GS_NET_VERSION UINT64_C(0x0100796e53534701)
+#define GS_NET_VERSION UINT64_C(0x0200796e53534701)
 
 typedef struct gs_net_hello {
     uint64_t version;

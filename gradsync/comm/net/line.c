@@ -2,16 +2,19 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/clock.h"
+
 // Before other lines have their turn.
 #define MOST_PULLED_BYTES ((size_t)1 << 20)
+#define RATE_NS (10 * GS_NS_PER_SEC)
 
 struct gs_net_parcel {
     gs_net_parcel *next;
@@ -121,6 +124,7 @@ static bool push_current(gs_net_line *line) {
         return false;
     }
     line->current_bytes += (size_t)sent;
+    line->sent_bytes += (uint64_t)sent;
     if (line->current_bytes < whole) return sent > 0;
     line->current = NULL;
     end_parcel(parcel);
@@ -214,6 +218,7 @@ gs_status gs_net_line_pull(gs_net_line *line, const gs_net_receiver *receiver, b
             return receiver->closed(receiver->ctx, line->peer, error);
         }
         pulled += (size_t)got;
+        line->received_bytes += (uint64_t)got;
         if (directly) {
             line->body_bytes += (uint64_t)got;
             if (line->body_bytes == line->header.bytes) GS_TRY(end_message(line, receiver));
@@ -256,6 +261,30 @@ void gs_net_line_let_go(gs_net_line *line) {
     drop_queue(&line->bulk);
     drop_queue(&line->urgent);
     copy_current(line);
+}
+
+// The kernel tells the rate of the last window; one at which it had too little to send says nothing
+// of the way.
+static void note_rate(gs_net_line *line, const struct tcp_info *info) {
+    int64_t now_ns = gs_now_ns();
+    double rate = info->tcpi_delivery_rate_app_limited ? 0 : (double)info->tcpi_delivery_rate;
+    if (rate < line->best_rate && now_ns - line->best_rate_ns < RATE_NS) return;
+    if (rate == 0) return;
+    line->best_rate = rate;
+    line->best_rate_ns = now_ns;
+}
+
+void gs_net_line_look(gs_net_line *line, gs_comm_link *out) {
+    struct tcp_info info = {0};
+    socklen_t bytes = sizeof info;
+    *out = (gs_comm_link){.sent_bytes = line->sent_bytes, .received_bytes = line->received_bytes};
+    if (line->fd < 0 || getsockopt(line->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes)) return;
+    note_rate(line, &info);
+    out->retransmits = info.tcpi_total_retrans;
+    out->round_trip_ns = (int64_t)info.tcpi_rtt * 1000;
+    out->least_round_trip_ns =
+        info.tcpi_min_rtt == UINT32_MAX ? 0 : (int64_t)info.tcpi_min_rtt * 1000;
+    out->bytes_per_sec = line->best_rate;
 }
 
 bool gs_net_line_is_flushed(const gs_net_line *line) {

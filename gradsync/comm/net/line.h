@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gradsync/comm/collective.h"
 #include "gradsync/comm/net/message.h"
 
 #define GS_NET_LINE_BUFFER_BYTES ((size_t)16384)
@@ -39,6 +40,9 @@ typedef struct gs_net_line {
     size_t current_bytes;    // of it that are sent
     int error;               // an errno: what is sent goes nowhere any more; 0: none
     bool has_let_go;         // what comes is read and forgotten
+    uint64_t sent_bytes, received_bytes;
+    double best_rate;  // bytes a second, and since when it is the best
+    int64_t best_rate_ns;
     gs_net_header header;
     size_t header_bytes;  // of it that have come
     unsigned char *body;
@@ -65,6 +69,8 @@ GS_NODISCARD gs_status gs_net_line_pull(gs_net_line *line, const gs_net_receiver
 // No borrowed memory is touched from here on. A message that is partly sent is finished from a
 // copy, so that what is said behind it can be understood; those that have not begun are dropped.
 void gs_net_line_let_go(gs_net_line *line);
+// What it and the kernel know of the way to the peer.
+void gs_net_line_look(gs_net_line *line, gs_comm_link *out);
 // All that was said has reached the peer's kernel, or never will.
 bool gs_net_line_is_flushed(const gs_net_line *line);
 

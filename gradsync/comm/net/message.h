@@ -17,7 +17,11 @@ typedef enum gs_net_kind {
     GS_NET_INPUT,    // a rank's own elements of a segment of the receiver's slice
     GS_NET_RESULT,   // a segment of the sender's slice, reduced
     GS_NET_FAILURE,  // a gs_net_failure: the communicator has ended, and why
-    GS_NET_BYE       // no body: the sender leaves; nothing comes behind it
+    GS_NET_BYE,      // no body: the sender leaves; nothing comes behind it
+    GS_NET_WAITS,    // a gs_net_ranks: for whom the sender has waited for long, in its first
+                     // collective of a lane
+    GS_NET_HERE,     // no body: the sender has come to `sequence`, of whoever drives the backend
+    GS_NET_NUM_KINDS
 } gs_net_kind;
 
 typedef struct gs_net_header {
@@ -32,6 +36,13 @@ typedef struct gs_net_failure {
     gs_status status;
     gs_comm_failure failure;
 } gs_net_failure;
+
+// What a peer's driver said last of a lane, in numbers of its own.
+typedef struct gs_net_presence {
+    uint64_t sequence;
+    uint32_t word;
+    int64_t heard_ns;  // when it came, on the clock of gs_now_ns; 0: nothing was said
+} gs_net_presence;
 
 // What is large fills the line; all else keeps ranks going.
 static inline bool gs_net_is_bulk(const gs_net_header *header) {

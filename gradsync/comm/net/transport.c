@@ -50,6 +50,13 @@ gs_status gs_net_transport_send(gs_net_transport *self, int peer, const gs_net_h
     return gs_net_line_send(&self->lines[peer], header, body, pending);
 }
 
+gs_status gs_net_transport_tell(gs_net_transport *self, const gs_net_header *header,
+                                const void *body) {
+    for (int i = 0; i < self->world_size; i++)
+        GS_TRY(gs_net_line_send(&self->lines[i], header, body, NULL));
+    return gs_ok();
+}
+
 void gs_net_transport_receive(gs_net_transport *self, const gs_net_receiver *receiver) {
     self->receiver = receiver;
 }
@@ -98,6 +105,10 @@ bool gs_net_transport_is_flushed(const gs_net_transport *self) {
         if (!gs_net_line_is_flushed(&self->lines[i])) return false;
     }
     return true;
+}
+
+void gs_net_transport_look(gs_net_transport *self, int peer, gs_comm_link *out) {
+    gs_net_line_look(&self->lines[peer], out);
 }
 
 void gs_net_transport_hang_up(gs_net_transport *self, int peer) {

@@ -27,6 +27,9 @@ void gs_net_transport_destroy(gs_net_transport *transport);
 GS_NODISCARD gs_status gs_net_transport_send(gs_net_transport *transport, int peer,
                                              const gs_net_header *header, const void *body,
                                              uint32_t *pending);
+// To all peers.
+GS_NODISCARD gs_status gs_net_transport_tell(gs_net_transport *transport,
+                                             const gs_net_header *header, const void *body);
 // Who is told what comes; before the first wait. Its calls come out of wait.
 void gs_net_transport_receive(gs_net_transport *transport, const gs_net_receiver *receiver);
 // Sends and receives what can be; sleeps at most timeout_ms until something can. Returns behind
@@ -41,6 +44,8 @@ void gs_net_transport_wake(
     gs_net_transport *transport);  // ends a sleep of wait, or the next; any thread
 bool gs_net_transport_is_flushed(
     const gs_net_transport *transport);  // all has reached the peers' kernels
+// What it and the kernel know of the way to a peer; nothing of how long anybody waited.
+void gs_net_transport_look(gs_net_transport *transport, int peer, gs_comm_link *out);
 void gs_net_transport_hang_up(gs_net_transport *transport, int peer);
 
 #endif

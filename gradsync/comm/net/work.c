@@ -348,8 +348,9 @@ static gs_status reduce_segment(gs_net_work *work, uint32_t segment) {
     gs_net_header header = header_of(work, GS_NET_RESULT, range.count * course->element_bytes);
     header.segment = segment;
     for (int i = 0; i < course->world_size; i++) {
-        if (i != course->rank && gs_net_course_wants(course, i, course->rank))
-            GS_TRY(send_to(work, i, header, result_at(work, range.first), &work->sides[i].pending));
+        if (i == course->rank || !gs_net_course_wants(course, i, course->rank)) continue;
+        GS_FAILPOINT("comm.gather");
+        GS_TRY(send_to(work, i, header, result_at(work, range.first), &work->sides[i].pending));
     }
     return gs_ok();
 }
@@ -386,12 +387,30 @@ static bool has_all_inputs(const gs_net_work *work, int peer) {
     return work->sides[peer].num_inputs == num_inputs * work->num_segments;
 }
 
-bool gs_net_work_waits_for(const gs_net_work *work, int peer) {
-    if (!work->is_posted || peer == work->party->rank) return false;
-    if (!work->sides[peer].has_claimed || work->sides[peer].pending) return true;
-    if (!work->has_started || work->course.is_small) return false;
-    return !has_all_results(work, peer) || !has_given_all(work, peer) ||
-           !has_all_inputs(work, peer);
+// Inputs that it was asked for.
+static bool owes_inputs(const gs_net_work *work, int peer) {
+    uint32_t asked = work->num_reduced + GS_NET_WINDOW;
+    if (asked > work->num_segments) asked = work->num_segments;
+    uint32_t num_inputs =
+        (uint32_t)gs_net_course_num_inputs_of(&work->course, peer, work->course.rank);
+    return work->sides[peer].num_inputs < num_inputs * asked;
+}
+
+gs_net_debts gs_net_work_debts(const gs_net_work *work) {
+    gs_net_debts debts = {0};
+    bool is_cut = work->has_started && !work->course.is_small;
+    for (int i = 0; work->is_posted && i < work->party->world_size; i++) {
+        const gs_net_side *side = &work->sides[i];
+        if (i == work->party->rank) continue;
+        if (!side->has_claimed)
+            debts.absent |= gs_net_rank_bit(i);
+        else if (side->pending || (is_cut && owes_inputs(work, i)))
+            debts.own |= gs_net_rank_bit(i);
+        else if (is_cut &&
+                 !(has_all_results(work, i) && has_given_all(work, i) && has_all_inputs(work, i)))
+            debts.sums |= gs_net_rank_bit(i);
+    }
+    return debts;
 }
 
 bool gs_net_work_is_complete(const gs_net_work *work) {

@@ -15,6 +15,7 @@
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/net/course.h"
+#include "gradsync/comm/net/debts.h"
 #include "gradsync/comm/net/message.h"
 #include "gradsync/comm/net/store.h"
 #include "gradsync/comm/net/transport.h"
@@ -85,8 +86,8 @@ GS_NODISCARD gs_status gs_net_work_place(gs_net_work *work, int peer, const gs_n
                                          void **body);
 GS_NODISCARD gs_status gs_net_work_came(gs_net_work *work, int peer, const gs_net_header *header);
 
-// Whether it cannot be finished without something that `peer` has still to send, or to take.
-bool gs_net_work_waits_for(const gs_net_work *work, int peer);
+// Who has still to send something, or to take it, before it can be finished.
+gs_net_debts gs_net_work_debts(const gs_net_work *work);
 // With nobody accused.
 gs_comm_failure gs_net_work_failure(const gs_net_work *work, gs_comm_failure_kind kind);
 

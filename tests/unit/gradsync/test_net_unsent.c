@@ -98,13 +98,13 @@ static void a_small_sum_is_not_done_while_its_claim_waits(void **state) {
     assert_ok(gs_net_work_came(work, 1, &header));
     assert_ok(gs_net_work_start(work, &cause));
     assert_false(gs_net_work_is_complete(work));
-    assert_true(gs_net_work_waits_for(work, 1));
+    assert_true(gs_net_work_debts(work).own);
     assert_true(numbers[0] == 1 && numbers[1] == 2);  // until it is its turn
 
     drain_socket(sockets[1]);
     assert_ok(gs_net_transport_wait(party.transport, 1000, &moved));
     assert_true(gs_net_work_is_complete(work));
-    assert_false(gs_net_work_waits_for(work, 1));
+    assert_false(gs_net_work_debts(work).own);
     gs_net_work_finish(work);
     assert_true(numbers[0] == 11 && numbers[1] == 22);
     gs_net_transport_destroy(party.transport);
