@@ -253,7 +253,7 @@ static gs_status read_log(gs_write *base, gs_job_store *store) {
 }
 
 static bool is_silent(const gs_job *job) {
-    return gs_job_state_terminal(job->state) && gs_now_ns() - job->ended_ns > AFTERMATH_NS;
+    return gs_sight_has_ended(job) && gs_now_ns() - job->ended_ns > AFTERMATH_NS;
 }
 
 static void log_read(gs_write *base, gs_status status);

@@ -27,6 +27,7 @@ typedef struct gs_save_facts {
 // A job's line in lists, as text that many answers share: made again when the job is another, or it is old.
 typedef struct gs_job_line {
     gs_json *text;  // owned; NULL: none
+    gs_job_state state;
     uint64_t version;
     int64_t step, made_ns;
 } gs_job_line;
@@ -45,6 +46,11 @@ struct gs_job_sight {
     bool is_resting;
     bool record_is_coming;  // documents.spec NULL: it is on the disk alone
     bool row_failed;        // the last time that it was written
+    // What people are told is true in the next life, too: there is a job once its first row is stored, and it has ended
+    // once the row that says so is.
+    bool has_no_row;
+    uint64_t end_version;   // of its end, until that is stored; 0: nothing is on its way
+    gs_job_state state_before;  // the end
     int64_t ended_ns;       // this life saw it end; 0: it had ended before, or has not
     int64_t used_ns;        // somebody asked for what had to be recalled
 };
@@ -54,9 +60,16 @@ static inline void gs_sight_use(gs_job_sight *sight) {
     sight->is_resting = false;
 }
 
+// As people are told.
+static inline bool gs_sight_has_ended(const gs_job *job) {
+    return gs_job_state_terminal(job->state) && !job->sight->end_version;
+}
+
+static inline gs_job_state gs_sight_state(const gs_job *job) {
+    return job->sight->end_version ? job->sight->state_before : job->state;
+}
+
 // Made when it has none. NULL: out of memory.
 gs_job_metrics *gs_sight_own_metrics(gs_observer *observer, gs_job *job);
-// What the store answered to its row: a job whose end is not durable does not rest.
-void gs_sight_note_row(const gs_observer *observer, uint64_t id, gs_status status);
 
 #endif

@@ -59,20 +59,29 @@ static void set_reduction(gs_json *view, const gs_job *job) {
     gs_json_set(view, "reduction", reduction);
 }
 
+// A disk that takes nothing keeps a job from its end for as long: whoever looks at it is told what it waits for.
+static void set_reason(gs_json *view, const gs_job *job) {
+    bool is_on_its_way = job->sight->end_version != 0;
+    char message[sizeof job->message + 80];
+    snprintf(message, sizeof message, "its end (%s) is not recorded yet: %s", gs_job_state_name(job->state),
+             job->message);
+    gs_json_set_string(view, "reason", is_on_its_way ? "EndNotRecorded" : job->reason);
+    gs_json_set_string(view, "message", is_on_its_way ? message : job->message);
+}
+
 gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     gs_json *view = gs_json_new_object();
     gs_json_set_string(view, "id", job->id_text);
     gs_json_set_string(view, "name", job->spec.name);
-    gs_json_set_string(view, "state", gs_job_state_name(job->state));
+    gs_json_set_string(view, "state", gs_job_state_name(gs_sight_state(job)));
     gs_json_set_string(view, "desired_state",
                        job->stop_asked ? gs_job_state_name(job->stop_outcome) : "running");
-    gs_json_set_string(view, "reason", job->reason);
-    gs_json_set_string(view, "message", job->message);
+    set_reason(view, job);
     set_waiting(view, job);
     gs_json_set_time(view, "created_at", job->created_ms);
     gs_json_set_time(view, "state_since", job->state_since_ms);
     if (job->started_ms) gs_json_set_time(view, "started_at", job->started_ms);
-    if (job->ended_ms) gs_json_set_time(view, "ended_at", job->ended_ms);
+    if (job->ended_ms && !job->sight->end_version) gs_json_set_time(view, "ended_at", job->ended_ms);
     gs_json_set_int(view, "generation", job->generation);
     gs_json_set_int(view, "world_size", job->world_size);
     gs_json_set_int(view, "restarts", job->restarts);
@@ -92,10 +101,10 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
 
 gs_json *gs_job_to_line(const gs_job *job, int64_t now_ns) {
     gs_job_line *line = &job->sight->line;
-    if (!line->text || line->version != job->version || line->step != job->step || now_ns - line->made_ns >= LINE_NS) {
+    if (!line->text || line->state != gs_sight_state(job) || line->version != job->version || line->step != job->step || now_ns - line->made_ns >= LINE_NS) {
         gs_json *view = gs_job_to_view(job, false);
         gs_json_release(line->text);
-        *line = (gs_job_line){gs_json_new_encoded(view), job->version, job->step, now_ns};
+        *line = (gs_job_line){gs_json_new_encoded(view), gs_sight_state(job), job->version, job->step, now_ns};
         gs_json_release(view);
     }
     return gs_json_retain(line->text);

@@ -26,6 +26,7 @@ gs_status gs_observer_find_job(const gs_observer *observer, gs_job **job, gs_jso
     const char *text = gs_json_string_or(request, "job", NULL);
     size_t candidates = 0;
     gs_status status = gs_job_table_find(&observer->state->jobs, job, &candidates, text);
+    if (!status.code && gs_job_is_unrecorded(*job)) status = gs_error(GS_NOT_FOUND, "no job \"%s\"", text);
     if (!candidates) return status;
     *details = gs_json_new_object();
     gs_json_set_string(*details, "code", "ambiguous");

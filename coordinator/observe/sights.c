@@ -62,6 +62,7 @@ bool gs_observer_meet(gs_observer *observer, gs_job *job, gs_job_documents *docu
     *documents = (gs_job_documents){0};
     job->sight = sight;
     sight->metrics = observer->no_metrics;
+    sight->state_before = job->state;
     sight->log = gs_job_log_create(observer, job);
     sight->curves = gs_curves_create(was_stored);
     bool may_report = !gs_job_state_terminal(job->state);
@@ -87,6 +88,7 @@ static void add_job(gs_observer *observer, gs_job *job) {
     gs_job_documents documents = gs_job_documents_of(&job->spec);
     // Nothing of it could be shown, and it is on its way to the disk: the next life finds it.
     if (!gs_observer_meet(observer, job, &documents, false)) abort();
+    job->sight->has_no_row = true;
 }
 
 static void drop_job(gs_observer *observer, gs_job *job) {
@@ -98,15 +100,44 @@ static void drop_job(gs_observer *observer, gs_job *job) {
     gs_observer_forget(observer, job);
 }
 
-static void show_job(gs_observer *observer, const gs_job *job) {
+static void publish_state(gs_observer *observer, const gs_job *job) {
     if (gs_watched(observer, job, GS_TOPIC_STATE))
         gs_watch_publish(observer, job, GS_TOPIC_STATE, gs_job_to_view(job, false));
 }
 
-static void end_job(gs_observer *observer, gs_job *job) {
+static void show_job(gs_observer *observer, gs_job *job) {
+    gs_job_sight *sight = job->sight;
+    if (!gs_job_state_terminal(job->state)) sight->state_before = job->state;
+    else if (sight->end_version || job->state != sight->state_before) return;  // shown with the row
+    if (!sight->has_no_row) publish_state(observer, job);
+}
+
+static void end_job(gs_job *job) {
     job->sight->ended_ns = gs_now_ns();
+    job->sight->end_version = job->version;
+}
+
+// Its end, or that there is a job at all.
+static void tell_stored(gs_observer *observer, gs_job *job) {
+    publish_state(observer, job);
+    if (!gs_sight_has_ended(job)) return;
     gs_watch_end_job(observer, job);
     gs_job_log_wake(observer, job);
+}
+
+void gs_observer_note_row(gs_observer *observer, uint64_t id, uint64_t version, gs_status status) {
+    gs_job *job = gs_job_table_get(&observer->state->jobs, id);
+    gs_job_sight *sight = job ? job->sight : NULL;
+    if (!sight) return;
+    sight->row_failed = status.code != GS_OK;
+    if (status.code) return;
+    bool is_first = sight->has_no_row, is_end = sight->end_version && version >= sight->end_version;
+    sight->has_no_row = false;
+    if (is_end) {
+        sight->end_version = 0;
+        sight->state_before = job->state;
+    }
+    if (is_first || is_end) tell_stored(observer, job);
 }
 
 static void begin_generation(gs_observer *observer, gs_job *job, const gs_run *run) {
@@ -149,7 +180,7 @@ void gs_observer_see(gs_observer *observer, const gs_effect *effect) {
     case GS_DO_LOG: log_line(effect); break;
     case GS_DO_ADD_JOB: add_job(observer, job); break;
     case GS_DO_SHOW_JOB: show_job(observer, job); break;
-    case GS_DO_END_JOB: end_job(observer, job); break;
+    case GS_DO_END_JOB: end_job(job); break;
     case GS_DO_DROP_JOB: drop_job(observer, job); break;
     case GS_DO_BEGIN_GENERATION: begin_generation(observer, job, effect->run); break;
     case GS_DO_END_RUN:

@@ -25,6 +25,8 @@ void gs_observer_forget(gs_observer *observer, gs_job *job);
 
 // One of the effects for people.
 void gs_observer_see(gs_observer *observer, const gs_effect *effect);
+// What the store answered to the row of a job that had this version.
+void gs_observer_note_row(gs_observer *observer, uint64_t job, uint64_t version, gs_status status);
 // What the model of a job wrote at the end.
 void gs_observer_take_sample(gs_observer *observer, gs_job *job, const char *sample);
 void gs_observer_tick(gs_observer *observer);

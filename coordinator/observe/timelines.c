@@ -130,7 +130,7 @@ static gs_json *describe(const gs_job *job, const rank_state *ranks, int num_ran
     gs_json *item = gs_json_new_object(), *list = gs_json_new_array();
     gs_json_set_bool(item, "end", true);
     gs_json_set_string(item, "job", job->id_text);
-    gs_json_set_string(item, "state", gs_job_state_name(job->state));
+    gs_json_set_string(item, "state", gs_job_state_name(gs_sight_state(job)));
     gs_json_set_int(item, "generation", job->generation);
     gs_json_set_int(item, "step", job->step);
     describe_plan(item, job);

@@ -184,9 +184,8 @@ static void send_snapshot(gs_observer *observer, gs_watcher *watcher, const gs_j
     }
     gs_json *jobs = gs_json_new_array();
     for (size_t i = 0; i < observer->state->jobs.count; i++) {
-        if (!gs_job_state_terminal(observer->state->jobs.items[i]->state)) {
-            gs_json_push(jobs, gs_job_to_view(observer->state->jobs.items[i], false));
-        }
+        const gs_job *other = observer->state->jobs.items[i];
+        if (!other->sight->has_no_row && !gs_sight_has_ended(other)) gs_json_push(jobs, gs_job_to_view(other, false));
     }
     gs_json *data = gs_json_new_object();
     gs_json_set(data, "jobs", jobs);
@@ -225,5 +224,5 @@ void gs_watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     watchers->count++;
     gs_held_keep(&watcher->held, call, forget_watcher, watcher);
     send_snapshot(observer, watcher, job);
-    if (job && gs_job_state_terminal(job->state)) end_watcher(watcher, gs_job_to_view(job, false));
+    if (job && gs_sight_has_ended(job)) end_watcher(watcher, gs_job_to_view(job, false));
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/job_view.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/views/page.h"
@@ -65,8 +66,9 @@ static bool has_label(const gs_job *job, const char *wanted) {
 }
 
 static bool matches(const gs_job *job, const gs_json *request) {
+    if (job->sight->has_no_row) return false;
     const char *states = gs_json_string_or(request, "state", NULL);
-    if (states && states[0] && !in_list(states, gs_job_state_name(job->state))) return false;
+    if (states && states[0] && !in_list(states, gs_job_state_name(gs_sight_state(job)))) return false;
     const char *name = gs_json_string_or(request, "name", NULL);
     if (name && name[0] && fnmatch(name, job->spec.name, 0) != 0) return false;
     const gs_json *labels = gs_json_get(request, "label");

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "coordinator/model/memory.h"
-#include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/sights.h"
 #include "coordinator/serve/completions.h"
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
@@ -43,7 +43,8 @@ static void take_done(gs_steps *steps) {
     steps->done = work->next;
     if (!steps->done) steps->done_end = &steps->done;
     if (tells_of_store(work)) gs_observer_note_store(steps->performer.observer, work->base.status);
-    if (work->kind == GS_WORK_PUT_JOB) gs_sight_note_row(steps->performer.observer, work->job, work->base.status);
+    if (work->kind == GS_WORK_PUT_JOB)
+        gs_observer_note_row(steps->performer.observer, work->job, work->version, work->base.status);
     gs_engine_event event = {0};
     gs_completion_of(&event, work);
     if (event.kind != GS_ON_NOTHING) step(steps, &event, NULL, NULL);

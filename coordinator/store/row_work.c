@@ -47,6 +47,7 @@ static gs_status put_job(gs_write *base, gs_job_store *store) {
 gs_work *gs_row_work_put_job(const gs_job *job, const gs_job_documents *documents, const gs_request_key *key,
                              int64_t now_ns) {
     row_work *row = make_row(GS_WORK_PUT_JOB, job->id, "", put_job);
+    row->work.version = job->version;
     row->is_adoption = job->adopted_from[0] && gs_job_is_unrecorded(job);  // its first row, not what comes behind it
     // Of a job that rests the rest is in its row alone.
     if (documents->spec) row->status = gs_job_to_record(&row->body, job, documents, now_ns);

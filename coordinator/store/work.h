@@ -38,6 +38,7 @@ struct gs_work {  // first member of the struct of its kind
     void (*release)(gs_work *work);  // what only this kind owns; NULL: nothing
     uint64_t ticket, job;
     char directory[GS_CHECKPOINT_NAME_LEN];  // of a checkpoint; "" otherwise
+    uint64_t version;  // of the job whose row it is
     uint32_t generation_end;
     bool all_reported;  // then a part that is missing is not late
     // What came of it.

@@ -209,11 +209,95 @@ static void a_disk_that_takes_its_time_delays_no_regroup(void **state) {
     assert_true(slow_ns < 2 * undisturbed_ns + COMMIT_MS / 3 * GS_NS_PER_MS);
 }
 
+static bool is_end(const char *state) { return !strcmp(state, "succeeded"); }
+
+// What has come by now. True: it says that the job has ended.
+static bool stream_tells_end(gs_rpc_stream *stream) {
+    bool tells = false;
+    for (gs_json *item = NULL; !gs_rpc_stream_next(stream, &item, gs_deadline_in_ms(2)).code && item; item = NULL) {
+        const gs_json *data = gs_json_get(item, "data");
+        tells |= !strcmp(gs_json_string_or(item, "event", ""), "end") || is_end(gs_json_string_or(data, "state", ""));
+        gs_json_release(item);
+    }
+    return tells;
+}
+
+static bool list_tells_end(gs_stage *stage) {
+    gs_json *list = NULL;
+    assert_ok(gs_stage_ask(stage, &list, GS_LIST_JOBS, "{\"state\":\"succeeded\"}"));
+    bool tells = gs_json_count(gs_json_get(list, "items")) > 0;
+    gs_json_release(list);
+    return tells;
+}
+
+static bool job_tells_end(gs_stage *stage, bool *is_waiting) {
+    gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+    bool tells = is_end(gs_json_string_or(job, "state", "")) || gs_json_get(job, "ended_at");
+    *is_waiting |= !strcmp(gs_json_string_or(job, "reason", ""), "EndNotRecorded");
+    gs_json_release(job);
+    return tells;
+}
+
+// Commits take their time, and the coordinator is killed in the moment in which anybody is told that the job has ended:
+// then it has.
+static void an_end_that_is_told_is_one(void **state) {
+    gs_stage *stage = *state;
+    if (!has_failpoints) skip();
+    start_armed(stage, "store.commit=sleep:1000@6-1000");
+    submit(stage, TARGET, "");
+    char text[64];
+    gs_json *request = NULL;
+    gs_rpc_stream *stream = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", stage->job);
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    assert_ok(gs_rpc_stream_open(&stream, stage->client, GS_WATCH, request));
+    gs_json_release(request);
+    gs_deadline deadline = soon();
+    bool is_waiting = false;
+    while (!stream_tells_end(stream) && !list_tells_end(stage) && !job_tells_end(stage, &is_waiting))
+        assert_false(gs_deadline_passed(deadline));
+    gs_coordinator_process_kill(&stage->process);
+    gs_rpc_stream_close(stream);
+    assert_ok(gs_coordinator_process_start(&stage->process));
+    gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+    assert_string_equal(gs_json_string_or(job, "state", ""), "succeeded");
+    gs_json_release(job);
+    assert_true(is_waiting);  // until then people saw what it waited for
+}
+
+// Nor is there a job that nobody may ever see again.
+static void a_job_is_shown_when_it_is_recorded(void **state) {
+    gs_stage *stage = *state;
+    if (!has_failpoints) skip();
+    arm(stage, "store.commit=sleep:1000@1-1000");
+    gs_json *request = NULL, *list = NULL;
+    const char *text = "{\"spec\":{\"name\":\"early\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}},\"dry_run\":false}";
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    wait_until_ready(stage, true);  // the client has a line
+    gs_status status = gs_rpc_call(stage->client, GS_CREATE_JOB, request, NULL, gs_deadline_in_ms(100));
+    gs_json_release(request);
+    if (status.code) assert_int_equal(status.code, GS_DEADLINE_EXCEEDED);
+    gs_deadline deadline = soon();
+    for (size_t count = 0; count == 0;) {
+        assert_false(gs_deadline_passed(deadline));
+        assert_ok(gs_stage_ask(stage, &list, GS_LIST_JOBS, "{}"));
+        count = gs_json_count(gs_json_get(list, "items"));
+        gs_json_release(list);
+    }
+    gs_coordinator_process_kill(&stage->process);
+    assert_ok(gs_coordinator_process_start(&stage->process));
+    gs_json *job = gs_stage_get(stage, GS_GET_JOB, "early");
+    assert_string_equal(gs_json_string_or(job, "state", ""), "queued");
+    gs_json_release(job);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_disk_that_fails_stops_no_training),
+        TEST(an_end_that_is_told_is_one),
+        TEST(a_job_is_shown_when_it_is_recorded),
         TEST(what_cannot_be_written_is_not_accepted),
         TEST(a_disk_that_takes_its_time_holds_nobody),
         TEST(a_disk_that_takes_its_time_delays_no_regroup),

@@ -87,7 +87,7 @@ static void gather_last_step(gs_diagnosis_facts *facts, gs_diagnosis_bucket *buc
 static gs_json *diagnose(const gs_job *job) {
     gs_diagnosis_bucket buckets[MAX_BUCKETS];
     gs_straggler_view ranks[MAX_RANKS];
-    gs_diagnosis_facts facts = {.state = job->state,
+    gs_diagnosis_facts facts = {.state = gs_sight_state(job),
                                 .reason = job->reason,
                                 .message = job->message,
                                 .plan_revision = job->plan.revision,
@@ -115,7 +115,7 @@ static gs_json *diagnose(const gs_job *job) {
     facts.num_spikes = gs_stragglers_num_spikes(stragglers);
     gs_json *out = gs_diagnose(&facts);
     gs_json_set_string(out, "job", job->id_text);
-    gs_json_set_string(out, "state", gs_job_state_name(job->state));
+    gs_json_set_string(out, "state", gs_job_state_name(facts.state));
     gs_json_set_int(out, "step", job->step);
     return out;
 }

@@ -66,7 +66,7 @@ gs_job_shot *gs_job_shot_take(const gs_job *job) {
     copy_kind(shot->model, documents->spec, "model");
     copy_kind(shot->optimizer, documents->spec, "optimizer");
     gs_job_spec_hook_name(shot->hook, sizeof shot->hook, &job->spec);
-    shot->state = job->state;
+    shot->state = gs_sight_state(job);
     shot->created_ms = job->created_ms;
     shot->started_ms = job->started_ms;
     shot->ended_ms = job->ended_ms;

@@ -156,7 +156,10 @@ static int show_unknown(gs_observer *observer, const gs_agent *agent) {
 
 static void refresh_counts(gs_observer *observer) {
     double jobs[GS_NUM_JOB_STATES] = {0};
-    for (size_t i = 0; i < observer->state->jobs.count; i++) jobs[observer->state->jobs.items[i]->state]++;
+    for (size_t i = 0; i < observer->state->jobs.count; i++) {
+        const gs_job *job = observer->state->jobs.items[i];
+        if (!job->sight->has_no_row) jobs[gs_sight_state(job)]++;
+    }
     for (int i = 0; i < GS_NUM_JOB_STATES; i++) {
         gs_metric_set(series_of(observer, &gradsync_jobs, gs_job_state_name((gs_job_state)i), NULL,
                                 NULL),
