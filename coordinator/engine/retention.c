@@ -11,7 +11,8 @@
 #define MOST_AT_ONCE 50  // a second: they share the disk with jobs that train
 
 gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job) {
-    return (gs_tombstone){job->id, job->generation, job->state, engine->state.wall_ms, false};
+    return (gs_tombstone){
+        .job = job->id, .generation = job->generation, .outcome = job->state, .deleted_ms = engine->state.wall_ms};
 }
 
 bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why) {
@@ -28,6 +29,7 @@ bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs
     effect->ticket = answer->ticket;
     effect->tombstone = gs_job_tombstone(engine, job);
     effect->tombstone.frees_keys = why == GS_FORGET_ASKED;
+    effect->tombstone.purges = purges;
     return true;
 }
 

@@ -57,12 +57,15 @@ int64_t gs_checkpoints_newest_step(const gs_checkpoints *checkpoints) {
     return newest ? newest->step : -1;
 }
 
+size_t gs_checkpoints_num_verifying(const gs_checkpoints *checkpoints) {
+    size_t count = 0;
+    for (size_t i = 0; i < checkpoints->count; i++) count += checkpoints->items[i].state == GS_CHECKPOINT_VERIFYING;
+    return count;
+}
+
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints) {
     if (checkpoints->wants_look || checkpoints->looking > 0 || checkpoints->find_again_ns) return true;
-    for (size_t i = 0; i < checkpoints->count; i++) {
-        if (checkpoints->items[i].state == GS_CHECKPOINT_VERIFYING) return true;
-    }
-    return false;
+    return gs_checkpoints_num_verifying(checkpoints) > 0;
 }
 
 gs_part_save *gs_part_saves_add(gs_checkpoints *checkpoints, const char *directory, int64_t step,

@@ -96,6 +96,7 @@ int64_t gs_checkpoints_newest_step(const gs_checkpoints *checkpoints);          
 // Looked for or being verified: what a job starts from is not known yet.
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints);
 
+size_t gs_checkpoints_num_verifying(const gs_checkpoints *checkpoints);
 gs_part_save *gs_part_saves_add(gs_checkpoints *checkpoints, const char *directory, int64_t step,
                                 size_t num_parts);
 gs_part_save *gs_part_saves_find(const gs_checkpoints *checkpoints, const char *directory);  // NULL: none

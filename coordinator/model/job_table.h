@@ -21,6 +21,7 @@ typedef struct gs_tombstone {
     gs_job_state outcome;
     int64_t deleted_ms;  // wall clock, for people
     bool frees_keys;     // of its deletion, not kept: idempotency keys that name it go along
+    bool purges;         // the same: its checkpoints are owed to be removed
 } gs_tombstone;
 
 typedef struct gs_job_table {  // {0} is empty

@@ -74,12 +74,13 @@ typedef struct gs_log_write {
     char **lines;    // owned
     uint64_t *keys;  // owned
     bool removes, rests;
+    char aside[GS_ASIDE_LEN];  // where what it removes is
 } gs_log_write;
 
 static gs_status write_log(gs_write *base, gs_job_store *store) {
     (void)store;
     gs_log_write *write = (gs_log_write *)base;
-    if (write->removes) return gs_log_disk_remove(write->disk);
+    if (write->removes) return gs_log_disk_put_aside(write->disk, write->aside);
     if (write->rests) {
         gs_log_disk_rest(write->disk);
         return gs_ok();
@@ -97,7 +98,10 @@ static void log_written(gs_write *base, gs_status status) {
     gs_job *job = gs_job_table_get(&write->observer->state->jobs, write->job);
     if (job && write->num_lines > 0) gs_job_log_wake(write->observer, job);
     for (size_t i = 0; i < write->num_lines; i++) free(write->lines[i]);
-    if (write->removes) gs_log_disk_destroy(write->disk);
+    if (write->removes) {
+        gs_leftovers_remove(write->observer->writer, write->aside);
+        gs_log_disk_destroy(write->disk);
+    }
     free(write->lines);
     free(write->keys);
     free(write);

@@ -15,7 +15,7 @@ static const struct {
     [GS_WORK_CHECK] = {GS_ON_CHECKPOINTS_CHECKED, 0},
     [GS_WORK_LOOK_FOR_LIFE] = {GS_ON_LIFE_LOOKED, 0},
     [GS_WORK_REMOVE_CHECKPOINT] = {GS_ON_FILES_REMOVED, 0},
-    // Not answered: prune_keys, remove_parts, sweep, purge.
+    // Not answered: prune_keys, remove_parts, sweep, purge, forget_purge.
 };
 
 void gs_completion_of(gs_engine_event *event, gs_work *work) {

@@ -13,11 +13,12 @@
 #include "coordinator/serve/methods.h"
 #include "coordinator/serve/steps.h"
 #include "coordinator/store/files/files.h"
+#include "coordinator/store/files/purges.h"
+#include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/integrity.h"
 #include "coordinator/store/leftovers.h"
 #include "coordinator/store/set_aside.h"
 #include "coordinator/store/stored.h"
-#include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -34,6 +35,7 @@ struct gs_coordinator {
     gs_service service;
     gs_trace *trace;  // borrowed; NULL: none
     gs_rpc_tap tap;
+    gs_purges *purges;        // owned
     gs_sweeper *sweeper;      // owned; of the thread of long work on files until that has ended
     gs_integrity *integrity;  // owned
     gs_write keep;            // asks the thread of rows to leave a damaged database as it is
@@ -73,11 +75,14 @@ static void adopt_tombstone(void *ctx, const gs_store_row *row) {
     gs_engine_adopt_tombstone(ctx, &tombstone);
 }
 
+static void adopt_purge(void *ctx, const gs_store_row *row) { gs_purges_owe(ctx, row->id, 0); }
+
 static gs_status load(gs_coordinator *coordinator, gs_engine *engine, gs_job_store *store) {
     gs_stored stored = {0};
     GS_TRY(gs_job_store_load_keys(store, adopt_key, engine));
     GS_TRY(gs_job_store_load_lives(store, adopt_life, engine));
     GS_TRY(gs_job_store_load_tombstones(store, adopt_tombstone, engine));
+    GS_TRY(gs_job_store_load_purges(store, adopt_purge, coordinator->purges));
     GS_TRY(gs_stored_load(&stored, store, gs_now_ns(), gs_wall_ms()));
     return adopt_jobs(coordinator, engine, &stored);
 }
@@ -136,6 +141,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
                                                            .store = store,
                                                            .next_sequence = start.next_sequence});
     }
+    coordinator->purges = gs_purges_create();
     if (!status.code) status = load(coordinator, engine, store);
     if (!status.code) status = gs_writer_start(&coordinator->writer, store, coordinator->wake_fd, options->trace);
     if (status.code) {
@@ -144,6 +150,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
         return close_unread(store, coordinator->data_dir, status);
     }
     gs_steps_begin(&coordinator->steps, engine, coordinator->writer, coordinator->observer, options->trace);
+    coordinator->steps.performer.purges = coordinator->purges;
     coordinator->sweeper = coordinator->steps.performer.sweeper = gs_sweeper_create(SWEEP_AGE_NS);
     coordinator->observer->writer = coordinator->writer;
     coordinator->observer->wake_fd = coordinator->wake_fd;
@@ -187,7 +194,7 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
         gs_coordinator_destroy(coordinator);
         return status;
     }
-    gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir);
+    gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir, coordinator->writer);
     if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
     char path[1200];
@@ -247,6 +254,7 @@ static void run_timers(gs_coordinator *coordinator) {
     coordinator->observer->loop_lag_seconds = late_ns > 0 ? gs_seconds_of(late_ns) : 0;
     gs_steps_take_kind(&coordinator->steps, GS_ON_TICK);
     gs_steps_try_store(&coordinator->steps);
+    gs_perform_purges(&coordinator->steps.performer);
     gs_observer_tick(coordinator->observer);
 }
 
@@ -282,6 +290,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     coordinator->steps.performer.is_closing = true;
     gs_writer_stop(coordinator->writer);
     gs_sweeper_destroy(coordinator->sweeper);
+    gs_purges_destroy(coordinator->purges);
     if (damage.code) set_aside(coordinator, damage);
     gs_calls_part(&coordinator->steps.calls);
     destroy_observer(coordinator);

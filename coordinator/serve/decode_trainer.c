@@ -178,6 +178,12 @@ static void read_text(char *text, size_t text_bytes, const gs_json *object, cons
     snprintf(text, text_bytes, "%s", gs_json_string_or(object, key, ""));
 }
 
+static gs_status check_files(const gs_json *list) {
+    size_t count = gs_json_count(list);
+    if (count <= MOST_PARTS) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "files: has %zu, at most %d", count, MOST_PARTS);
+}
+
 static void read_files(gs_checkpoint_report *report, const gs_json *list) {
     report->num_files = gs_json_count(list);
     report->files = gs_model_alloc(report->num_files, sizeof *report->files);
@@ -207,7 +213,9 @@ void gs_decode_checkpointed(gs_engine_event *event, const gs_json *request) {
         save->cause = gs_json_string_or(request, "cause", "io");
         save->error = gs_json_string_or(request, "error", "");
     }
-    if (save->is_part) save->refusal = read_part(save, request);
+    const gs_json *files = gs_json_get(request, "files");
+    save->refusal = check_files(files);
+    if (save->is_part && !save->refusal.code) save->refusal = read_part(save, request);
     gs_checkpoint_report *found = &save->found;
     found->step = gs_json_int_or(request, "step", 0);
     found->bytes = gs_json_int_or(request, "bytes", 0);
@@ -216,7 +224,7 @@ void gs_decode_checkpointed(gs_engine_event *event, const gs_json *request) {
     read_text(found->reason, sizeof found->reason, request, "reason");
     read_text(found->state_digest, sizeof found->state_digest, request, "state_digest");
     read_text(found->manifest_digest, sizeof found->manifest_digest, request, "manifest_digest");
-    read_files(found, gs_json_get(request, "files"));
+    if (!save->refusal.code) read_files(found, files);
 }
 
 void gs_decode_bye(gs_engine_event *event, const gs_json *request) {

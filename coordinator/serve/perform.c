@@ -7,8 +7,11 @@
 #include "coordinator/serve/member_items.h"
 #include "coordinator/store/file_work.h"
 #include "coordinator/store/row_work.h"
+#include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
+
+#define PURGE_AGAIN_NS (60 * GS_NS_PER_SEC)
 
 // Long parts that all ranks get, encoded once for the messages of a batch.
 typedef struct shared_parts {
@@ -79,7 +82,7 @@ static gs_work *make_work(const gs_performer *performer, const gs_effect *effect
     case GS_DO_REMOVE_CHECKPOINT: return gs_file_work_remove_checkpoint(&at, effect->job, effect->text);
     case GS_DO_REMOVE_PARTS: return gs_file_work_remove_parts(&at, effect->job, effect->text);
     case GS_DO_SWEEP: return gs_file_work_sweep(&at, effect->job);
-    case GS_DO_PURGE: return gs_file_work_purge(&at, effect->job);
+    case GS_DO_PURGE: return gs_file_work_purge(&at, effect->job_id);
     default: return NULL;
     }
 }
@@ -128,4 +131,18 @@ void gs_perform(gs_performer *performer, gs_effects effects) {
         }
     }
     release_parts(&parts);
+}
+
+void gs_perform_purges(gs_performer *performer) {
+    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper};
+    uint64_t job;
+    while (!performer->is_closing && gs_purges_next(performer->purges, &job, performer->state->now_ns)) {
+        // With its trainers it may have come back: then they are its own again, in the store too.
+        if (!gs_job_table_get(&performer->state->jobs, job)) submit(performer, gs_file_work_purge(&at, job), 0);
+    }
+}
+
+void gs_perform_take_purged(gs_performer *performer, const gs_work *work) {
+    if (work->base.status.code) gs_purges_owe(performer->purges, work->job, performer->state->now_ns + PURGE_AGAIN_NS);
+    else if (work->kind == GS_WORK_PURGE && !performer->is_closing) submit(performer, gs_row_work_forget_purge(work->job), 0);
 }

@@ -6,8 +6,10 @@
 #include "coordinator/model/state.h"
 #include "coordinator/observe/observer.h"
 #include "coordinator/serve/calls.h"
+#include "coordinator/store/files/purges.h"
 #include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
+#include "coordinator/store/work.h"
 #include "coordinator/store/writer.h"
 
 typedef struct gs_performer {
@@ -17,6 +19,7 @@ typedef struct gs_performer {
     gs_observer *observer;
     gs_trace *trace;  // NULL: none
     gs_sweeper *sweeper;
+    gs_purges *purges;
     // No message holds this order: nobody has got it. The effect is there for the call.
     void (*too_large)(void *owner, const gs_effect *effect, gs_status status);
     void (*work_done)(gs_write *work, gs_status status);  // of each gs_work, with this owner
@@ -25,5 +28,9 @@ typedef struct gs_performer {
 } gs_performer;
 
 void gs_perform(gs_performer *performer, gs_effects effects);
+// What jobs that are gone have left on the disk of checkpoints, and its row behind it: no effect of the engine. Takes done purges
+// and forgotten rows to themselves.
+void gs_perform_purges(gs_performer *performer);
+void gs_perform_take_purged(gs_performer *performer, const gs_work *work);
 
 #endif

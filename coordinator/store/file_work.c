@@ -11,6 +11,7 @@
 #include "coordinator/model/memory.h"
 #include "coordinator/store/files/files.h"
 #include "core/clock.h"
+#include "core/failpoint.h"
 #include "core/log.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
 #include "rpc/checkpoint/fence.h"
@@ -38,16 +39,22 @@ static void release(gs_work *work) {
 }
 
 // `directory` NULL: the job's own.
-static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job *job, const char *directory,
-                       gs_status (*run)(gs_write *, gs_job_store *)) {
-    file_work *it = gs_work_create(sizeof *it, kind, job->id, directory ? directory : "", run);
+static file_work *make_of(gs_work_kind kind, const gs_file_root *root, uint64_t job, const char *directory,
+                          gs_status (*run)(gs_write *, gs_job_store *)) {
+    file_work *it = gs_work_create(sizeof *it, kind, job, directory ? directory : "", run);
     it->work.release = release;
     it->trace = root->trace;
+    gs_job_id_format(it->job_text, job);
+    snprintf(it->path, sizeof it->path, "%s/%s%s%s", root->checkpoints_dir, it->job_text, directory ? "/" : "",
+             directory ? directory : "");
+    return it;
+}
+
+static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job *job, const char *directory,
+                       gs_status (*run)(gs_write *, gs_job_store *)) {
+    file_work *it = make_of(kind, root, job->id, directory, run);
     it->generation = job->generation;
     it->has_checkpoints = gs_checkpoints_newest(&job->checkpoints) != NULL;
-    snprintf(it->job_text, sizeof it->job_text, "%s", job->id_text);
-    snprintf(it->path, sizeof it->path, "%s/%s%s%s", root->checkpoints_dir, job->id_text, directory ? "/" : "",
-             directory ? directory : "");
     return it;
 }
 
@@ -301,11 +308,12 @@ gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job) {
 static gs_status purge(gs_write *base, gs_job_store *store) {
     (void)store;
     const file_work *it = (const file_work *)base;
+    GS_FAILPOINT("store.purge");
     gs_status status = gs_file_remove_tree(it->path);
-    if (status.code) gs_log_warn("checkpoint directory", "path=%s reason=\"%s\"", it->path, status.message);
+    if (status.code) gs_log_warn("checkpoints not purged", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }
 
-gs_work *gs_file_work_purge(const gs_file_root *root, const gs_job *job) {
-    return &make(GS_WORK_PURGE, root, job, NULL, purge)->work;
+gs_work *gs_file_work_purge(const gs_file_root *root, uint64_t job) {
+    return &make_of(GS_WORK_PURGE, root, job, NULL, purge)->work;
 }

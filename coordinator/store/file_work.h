@@ -34,6 +34,7 @@ gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *
 gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory);
 // What saves have left that nobody completes.
 gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job);
-gs_work *gs_file_work_purge(const gs_file_root *root, const gs_job *job);
+// All of a job that has been deleted; until it is done it is owed (files/purges.h).
+gs_work *gs_file_work_purge(const gs_file_root *root, uint64_t job);
 
 #endif

@@ -30,6 +30,8 @@ enum {
     STATEMENT_DELETE_JOB_KEYS,
     STATEMENT_PUT_TOMBSTONE,
     STATEMENT_PRUNE_TOMBSTONES,
+    STATEMENT_PUT_PURGE,
+    STATEMENT_DELETE_PURGE,
     STATEMENT_PUT_EVENT,
     STATEMENT_PRUNE_EVENTS,
     STATEMENT_MARK_EVENTS,
@@ -61,6 +63,8 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
                                 "VALUES(?1, ?2, ?3, ?4)",
     [STATEMENT_PRUNE_TOMBSTONES] = "DELETE FROM tombstone WHERE job < "
                                    "(SELECT job FROM tombstone ORDER BY job DESC LIMIT 1 OFFSET ?1 - 1)",
+    [STATEMENT_PUT_PURGE] = "INSERT OR IGNORE INTO owed_purge(job) VALUES(?1)",
+    [STATEMENT_DELETE_PURGE] = "DELETE FROM owed_purge WHERE job = ?1",
     [STATEMENT_PUT_EVENT] = "INSERT OR REPLACE INTO event(sequence, job, body) VALUES(?1, ?2, ?3)",
     [STATEMENT_PRUNE_EVENTS] = "DELETE FROM event WHERE sequence < ?1",
     [STATEMENT_MARK_EVENTS] = "UPDATE event_mark SET sequence = ?1 + ?2 WHERE sequence < ?1 + ?2 / 2",
@@ -73,8 +77,8 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
 };
 
-// For who listens. Cards, the time that was lived and how far numbers of events are reserved are not told: they decide nothing that a run could differ by; keys that
-// go with their job follow from its deletion.
+// For who listens. Cards, the time that was lived, how far numbers of events are reserved and what is owed to files are not told: they decide nothing that a run could
+// differ by; keys that go with their job follow from its deletion.
 static const char *const statement_names[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "put_job",
     [STATEMENT_PUT_ADOPTED_JOB] = "put_job",
@@ -109,6 +113,7 @@ static const char schema[] =
     "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS tombstone(job INTEGER PRIMARY KEY, generation INTEGER NOT NULL,"
     " outcome TEXT NOT NULL, deleted_ms INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS owed_purge(job INTEGER PRIMARY KEY);"
     "CREATE TABLE IF NOT EXISTS card(job INTEGER PRIMARY KEY, body TEXT NOT NULL, lived_ms INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS lived(ms INTEGER NOT NULL);"
     "INSERT INTO lived SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM lived);"
@@ -374,7 +379,12 @@ gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *bod
     return gs_error(GS_FAILED_PRECONDITION, "store: the job was deleted");
 }
 
+gs_status gs_job_store_delete_purge(gs_job_store *store, uint64_t job) {
+    return execute(store, STATEMENT_DELETE_PURGE, (gs_store_value[]){NUMBER(job)}, 1);
+}
+
 gs_status gs_job_store_put_adopted_job(gs_job_store *store, uint64_t id, const char *body) {
+    GS_TRY(gs_job_store_delete_purge(store, id));  // its checkpoints are its own again
     return execute(store, STATEMENT_PUT_ADOPTED_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
 }
 
@@ -399,6 +409,7 @@ gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombs
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_EVENTS, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_CHECKPOINTS, (gs_store_value[]){NUMBER(id)}, 1));
     if (tombstone->frees_keys) GS_TRY(execute(store, STATEMENT_DELETE_JOB_KEYS, (gs_store_value[]){NUMBER(id)}, 1));
+    if (tombstone->purges) GS_TRY(execute(store, STATEMENT_PUT_PURGE, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_PUT_TOMBSTONE,
                    (gs_store_value[]){NUMBER(id), NUMBER(tombstone->generation),
                                       TEXT(gs_job_state_name(tombstone->outcome)), NUMBER(tombstone->deleted_ms)},
@@ -509,6 +520,10 @@ gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, voi
 gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit, void *ctx) {
     return visit_rows(store, "SELECT job, generation, outcome, '', deleted_ms FROM tombstone ORDER BY job", visit,
                       ctx);
+}
+
+gs_status gs_job_store_load_purges(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT job, job, '', '', 0 FROM owed_purge ORDER BY job", visit, ctx);
 }
 
 gs_tombstone gs_tombstone_of_row(const gs_store_row *row) {

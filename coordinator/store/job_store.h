@@ -59,6 +59,8 @@ GS_NODISCARD gs_status gs_job_store_put_adopted_job(gs_job_store *store, uint64_
 GS_NODISCARD gs_status gs_job_store_put_card(gs_job_store *store, uint64_t id, const char *body);
 // With what is left of it: the newest GS_MAX_TOMBSTONES are kept.
 GS_NODISCARD gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone);
+// The files that its deletion was to take along are gone.
+GS_NODISCARD gs_status gs_job_store_delete_purge(gs_job_store *store, uint64_t job);
 GS_NODISCARD gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence,
                                               uint64_t job, const char *body);
 // Forgets the events before `least`.
@@ -96,6 +98,8 @@ typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
 GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
 // Of each job that was deleted: id is its own, job its last generation, key how it ended, time_ms when it was deleted.
 GS_NODISCARD gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit, void *ctx);
+// Of each deleted job whose checkpoints are still to be removed: id.
+GS_NODISCARD gs_status gs_job_store_load_purges(gs_job_store *store, gs_store_visit visit, void *ctx);
 gs_tombstone gs_tombstone_of_row(const gs_store_row *row);
 GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, gs_store_visit visit, void *ctx);

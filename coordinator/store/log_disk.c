@@ -230,10 +230,10 @@ void gs_log_disk_rest(gs_log_disk *disk) {
     disk->seen = NULL;
 }
 
-gs_status gs_log_disk_remove(gs_log_disk *disk) {
+gs_status gs_log_disk_put_aside(gs_log_disk *disk, char aside[GS_ASIDE_LEN]) {
     if (disk->file) fclose(disk->file);
     disk->file = NULL;
-    return gs_file_remove_tree(disk->directory);
+    return gs_leftovers_put_aside(aside, disk->directory);
 }
 
 int gs_log_level_rank(const char *name) {

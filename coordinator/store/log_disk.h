@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coordinator/store/leftovers.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
 
@@ -26,7 +27,8 @@ GS_NODISCARD gs_status gs_log_disk_append(gs_log_disk *disk, const char *line, u
 GS_NODISCARD gs_status gs_log_disk_flush(gs_log_disk *disk);
 // Nothing is open or remembered until the next use.
 void gs_log_disk_rest(gs_log_disk *disk);
-GS_NODISCARD gs_status gs_log_disk_remove(gs_log_disk *disk);  // all files
+// Its job is deleted: all files are put aside (leftovers.h).
+GS_NODISCARD gs_status gs_log_disk_put_aside(gs_log_disk *disk, char aside[GS_ASIDE_LEN]);
 
 #define GS_LOG_MAX_RANKS 64
 typedef struct gs_log_query {

@@ -109,3 +109,9 @@ static gs_status prune_keys(gs_write *base, gs_job_store *store) {
 }
 
 gs_work *gs_row_work_prune_keys(void) { return &make_row(GS_WORK_PRUNE_KEYS, 0, "", prune_keys)->work; }
+
+static gs_status forget_purge(gs_write *base, gs_job_store *store) {
+    return gs_job_store_delete_purge(store, ((const gs_work *)base)->job);
+}
+
+gs_work *gs_row_work_forget_purge(uint64_t job) { return &make_row(GS_WORK_FORGET_PURGE, job, "", forget_purge)->work; }

@@ -15,5 +15,6 @@ gs_work *gs_row_work_reserve_generations(uint32_t end);
 gs_work *gs_row_work_put_checkpoint(uint64_t job, const gs_checkpoint *checkpoint);
 gs_work *gs_row_work_delete_checkpoint(uint64_t job, const char *directory);
 gs_work *gs_row_work_prune_keys(void);
+gs_work *gs_row_work_forget_purge(uint64_t job);
 
 #endif

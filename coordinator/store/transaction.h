@@ -17,9 +17,10 @@ typedef struct gs_write gs_write;
 // The threads of the writer (writer.h): who is in whose way.
 typedef enum gs_write_lane {
     GS_LANE_ROWS = 0,  // of the store, the only one that gets it: part of a transaction, done after its commit
-    GS_LANE_LOGS,      // appended, searched, removed
+    GS_LANE_LOGS,      // appended, searched
     GS_LANE_LOOKS,     // at the files of checkpoints: short, and starts of jobs wait for them
     GS_LANE_BULK,      // checkpoints read whole, or removed
+    GS_LANE_TREES,     // all that deleted jobs have left: nobody waits for it
     GS_NUM_LANES
 } gs_write_lane;
 

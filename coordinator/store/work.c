@@ -7,8 +7,9 @@
 #include "coordinator/model/memory.h"
 
 static gs_write_lane lane_of(gs_work_kind kind) {
-    if (kind <= GS_WORK_PRUNE_KEYS) return GS_LANE_ROWS;
-    bool is_bulk = kind == GS_WORK_VERIFY || kind == GS_WORK_REMOVE_CHECKPOINT || kind == GS_WORK_SWEEP || kind == GS_WORK_PURGE;
+    if (kind <= GS_WORK_FORGET_PURGE) return GS_LANE_ROWS;
+    if (kind == GS_WORK_PURGE) return GS_LANE_TREES;
+    bool is_bulk = kind == GS_WORK_VERIFY || kind == GS_WORK_REMOVE_CHECKPOINT || kind == GS_WORK_SWEEP;
     return is_bulk ? GS_LANE_BULK : GS_LANE_LOOKS;
 }
 

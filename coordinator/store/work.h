@@ -18,6 +18,7 @@ typedef enum gs_work_kind {
     GS_WORK_PUT_CHECKPOINT,
     GS_WORK_DELETE_CHECKPOINT,
     GS_WORK_PRUNE_KEYS,
+    GS_WORK_FORGET_PURGE,
     // Files.
     GS_WORK_VERIFY,
     GS_WORK_LOOK_AT_PARTS,

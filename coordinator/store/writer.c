@@ -91,7 +91,8 @@ static void run_files(void *ctx, const atomic_bool *stopping) {
 
 static gs_status start_lane(gs_writer *writer, gs_write_lane which) {
     static const char *const names[GS_NUM_LANES] = {
-        [GS_LANE_ROWS] = "rows", [GS_LANE_LOGS] = "logs", [GS_LANE_LOOKS] = "looks", [GS_LANE_BULK] = "bulk"};
+        [GS_LANE_ROWS] = "rows", [GS_LANE_LOGS] = "logs", [GS_LANE_LOOKS] = "looks", [GS_LANE_BULK] = "bulk",
+        [GS_LANE_TREES] = "trees"};
     lane *it = &writer->lanes[which];
     it->writer = writer;
     it->queue = gs_queue_create(MAX_QUEUED);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -291,6 +293,43 @@ static void a_job_is_shown_when_it_is_recorded(void **state) {
     gs_json_release(job);
 }
 
+static void path_of_checkpoint(char path[700], const gs_stage *stage, const char *below) {
+    snprintf(path, 700, "%s/data/checkpoints/%s%s", stage->process.directory, stage->job, below);
+}
+
+// A deletion that is to take checkpoints along has been promised, or at least recorded, and then comes a kill.
+static void a_purge_that_was_begun_is_brought_to_its_end(void **state) {
+    gs_stage *stage = *state;
+    if (!has_failpoints) skip();
+    arm(stage, "store.purge=kill");
+    submit(stage, TARGET, "");
+    char path[700], text[64];
+    path_of_checkpoint(path, stage, "/..");
+    (void)!mkdir(path, 0700);
+    path_of_checkpoint(path, stage, "");
+    assert_int_equal(mkdir(path, 0700), 0);
+    path_of_checkpoint(path, stage, "/step-1");
+    assert_int_equal(mkdir(path, 0700), 0);
+    gs_json *reply = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", stage->job);
+    assert_ok(gs_stage_ask(stage, &reply, GS_STOP_JOB, text));
+    gs_json_release(reply);
+    reply = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", stage->job);
+    gs_status status = gs_stage_ask(stage, &reply, GS_DELETE_JOB, text);
+    gs_json_release(reply);
+    if (status.code) assert_int_equal(status.code, GS_UNAVAILABLE);
+    assert_int_equal(gs_coordinator_process_wait(&stage->process), -1);  // killed
+    path_of_checkpoint(path, stage, "");
+    assert_int_equal(access(path, F_OK), 0);
+    assert_ok(gs_coordinator_process_start(&stage->process));
+    gs_deadline deadline = soon();
+    while (access(path, F_OK) == 0) {
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
 
 int main(void) {
@@ -298,6 +337,7 @@ int main(void) {
         TEST(a_disk_that_fails_stops_no_training),
         TEST(an_end_that_is_told_is_one),
         TEST(a_job_is_shown_when_it_is_recorded),
+        TEST(a_purge_that_was_begun_is_brought_to_its_end),
         TEST(what_cannot_be_written_is_not_accepted),
         TEST(a_disk_that_takes_its_time_holds_nobody),
         TEST(a_disk_that_takes_its_time_delays_no_regroup),

@@ -5,6 +5,9 @@
 
 #include "coordinator/engine/base/checkpoints.h"
 
+// Of one job, at a time. Ranks begin none while they write one.
+#define MOST_SAVES 64
+
 static void look_for(gs_engine *engine, gs_job *job, const char *directory, bool all_reported) {
     const char *text = gs_mind_text(engine, "%s", directory);
     gs_effect *effect = gs_mind_do(engine, GS_DO_LOOK_AT_PARTS);
@@ -80,6 +83,14 @@ static gs_status read_directory(const char **name, const gs_engine *engine, cons
     return gs_error(GS_INVALID_ARGUMENT, "directory: \"%s\" is not directly below %s", *name, own);
 }
 
+// What a rank makes up names for must not grow without end.
+static gs_status check_room(const gs_checkpoints *checkpoints, const char *directory, bool is_part) {
+    size_t count = is_part ? checkpoints->num_saves : gs_checkpoints_num_verifying(checkpoints);
+    if (count < MOST_SAVES || gs_checkpoints_find(checkpoints, directory)) return gs_ok();
+    if (is_part && gs_part_saves_find(checkpoints, directory)) return gs_ok();
+    return gs_error(GS_RESOURCE_EXHAUSTED, "directory: \"%s\" would be one more than the %zu saves of this job that are under way", directory, count);
+}
+
 void gs_on_checkpointed(gs_engine *engine, gs_member *member, gs_engine_event *event) {
     gs_save_report *report = &event->checkpointed;
     gs_job *job = member->job;
@@ -87,6 +98,7 @@ void gs_on_checkpointed(gs_engine *engine, gs_member *member, gs_engine_event *e
     gs_status status = gs_ok();
     if (report->is_part || !report->failed) status = read_directory(&name, engine, job, report->directory);
     if (!status.code) status = report->refusal;
+    if (!status.code && (report->is_part || !report->failed)) status = check_room(&job->checkpoints, name, report->is_part);
     gs_reply_status(engine, event->from.call, status);
     if (status.code) return;
     if (report->is_part) take_part(engine, job, name, report);

@@ -11,7 +11,7 @@
 #include "rpc/schema/job_spec.h"
 #include "rpc/schema/model_params.h"
 
-#define MAX_WORK 64
+#define MAX_WORK 512
 #define WALL_MS INT64_C(1700000000000)
 
 static const char spec_text[] =

@@ -245,6 +245,38 @@ static void save(gs_play *play, const char *directory, int64_t step) {
     gs_play_hear(play, &event);
 }
 
+static gs_status say_saved(gs_play *play, const char *directory, bool is_part) {
+    gs_status answer = gs_error(GS_INTERNAL, "not answered");
+    gs_engine_event event = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+    event.checkpointed.directory = directory;
+    event.checkpointed.is_part = is_part;
+    event.checkpointed.num_parts = is_part ? 2 : 0;
+    event.from.call = ++play->last_call;
+    gs_call call = play->last_call;
+    gs_play_hear(play, &event);
+    assert_true(gs_play_is_answered(play, call, &answer));
+    return answer;
+}
+
+// A rank that makes up names: what is remembered of them has an end, and what is known is still heard.
+static void saves_that_a_rank_makes_up_are_refused_in_the_end(void **state) {
+    gs_play *play = *state;
+    play->disk_waits = play->verify_waits = true;
+    for (int is_part = 0; is_part < 2; is_part++) {
+        gs_status answer = gs_ok();
+        int accepted = 0;
+        for (int i = 0; i < 1000 && !answer.code; i++, accepted += !answer.code) {
+            char directory[40];
+            snprintf(directory, sizeof directory, "step-%d-%d", i, is_part);
+            answer = say_saved(play, directory, is_part);
+        }
+        assert_int_equal(accepted, 64);
+        assert_int_equal(answer.code, GS_RESOURCE_EXHAUSTED);
+        assert_non_null(strstr(answer.message, "directory: \"step-64-"));
+        assert_ok(say_saved(play, is_part ? "step-0-1" : "step-0-0", is_part));
+    }
+}
+
 static void release(gs_play *play, int64_t step) {
     gs_engine_event event = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
     event.release.job = play->job_text;
@@ -514,6 +546,7 @@ int main(void) {
         TEST(an_operator_may_go_on_without_it),
         TEST(what_an_operator_gave_up_is_given_up_in_the_next_life),
         TEST(an_operator_may_stop_it),
+        TEST(saves_that_a_rank_makes_up_are_refused_in_the_end),
         TEST(a_job_is_swept_until_its_last_save_must_be_over),
         TEST(a_job_that_ended_before_this_life_is_swept_if_it_was_lately),
         TEST(a_disk_is_not_away_while_the_coordinator_stands_still),

@@ -188,7 +188,7 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     assert_ok(gs_job_store_put_job(store, 7, "one"));
     assert_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
     assert_ok(gs_job_store_put_event(store, 1, 7, "event"));
-    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){7, 3, GS_JOB_FAILED, 99, false}));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = 7, .generation = 3, .outcome = GS_JOB_FAILED, .deleted_ms = 99}));
     assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
     assert_ok(gs_job_store_load_events(store, see_row, fixture));
@@ -198,12 +198,32 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     gs_job_store_close(store);
 }
 
+static void checkpoints_of_a_purged_job_are_owed_until_they_are_gone(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    for (uint64_t id = 7; id <= 9; id++) {
+        assert_ok(gs_job_store_put_job(store, id, "one"));
+        assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = id, .outcome = GS_JOB_FAILED, .purges = id != 8}));
+    }
+    gs_job_store_close(store);
+    store = open_store(fixture, &start);
+    assert_ok(gs_job_store_load_purges(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "7//;9//;");
+    assert_ok(gs_job_store_delete_purge(store, 7));
+    assert_ok(gs_job_store_put_adopted_job(store, 9, "two"));  // they are its own again
+    fixture->seen[0] = '\0';
+    assert_ok(gs_job_store_load_purges(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "");
+    gs_job_store_close(store);
+}
+
 static void a_deleted_job_comes_back_with_its_trainers_alone(void **state) {
     store_fixture *fixture = *state;
     gs_store_start start;
     gs_job_store *store = open_store(fixture, &start);
     assert_ok(gs_job_store_put_job(store, 7, "one"));
-    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){7, 3, GS_JOB_FAILED, 99, false}));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = 7, .generation = 3, .outcome = GS_JOB_FAILED, .deleted_ms = 99}));
     assert_int_equal(gs_job_store_put_job(store, 7, "two").code, GS_FAILED_PRECONDITION);
     assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_string_equal(fixture->seen, "");
@@ -228,7 +248,7 @@ static void late_writes_of_an_adopted_job_are_refused_as_others(void **state) {
     gs_store_start start;
     gs_job_store *store = open_store(fixture, &start);
     gs_job *job = gs_job_create(7, &(gs_job_spec){0});
-    const gs_tombstone tombstone = {7, 3, GS_JOB_FAILED, 99, false};
+    const gs_tombstone tombstone = {.job = 7, .generation = 3, .outcome = GS_JOB_FAILED, .deleted_ms = 99};
     assert_ok(gs_job_store_delete_job(store, &tombstone));
     snprintf(job->adopted_from, sizeof job->adopted_from, "c-0000000000000001");
     job->held_back = true;
@@ -267,7 +287,7 @@ static void the_newest_tombstones_are_kept(void **state) {
     gs_job_store *store = open_store(fixture, &start);
     assert_ok(gs_job_store_begin(store));
     for (uint64_t id = 1; id <= GS_MAX_TOMBSTONES + 2; id++)
-        assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){id, 1, GS_JOB_SUCCEEDED, 1, false}));
+        assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = id, .generation = 1, .outcome = GS_JOB_SUCCEEDED, .deleted_ms = 1}));
     assert_ok(gs_job_store_commit(store));
     size_t count = 0;
     assert_ok(gs_job_store_load_tombstones(store, count_row, &count));
@@ -516,6 +536,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_cannot_be_set_aside_whole_is_not_opened, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(checkpoints_of_a_purged_job_are_owed_until_they_are_gone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(numbers_of_events_are_never_used_twice, set_up, tear_down),
         cmocka_unit_test_setup_teardown(numbers_of_events_that_no_disk_took_are_not_used_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),

@@ -1,21 +1,26 @@
 // A kill between the row of a deletion and the files of its job: the next start removes what is left, and nothing else.
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "coordinator/store/leftovers.h"
+#include "core/clock.h"
 #include "tests/support/asserts.h"
+#include "tests/support/soon.h"
 #include "tests/support/temp_dir.h"
 
 #define DELETED 7
 #define ADOPTED_AGAIN 8
 #define UNKNOWN 9
+#define DELETED_BEFORE 10
 
 static void path_of(char path[600], const char *root, uint64_t id) {
     char text[GS_JOB_ID_LEN];
@@ -39,23 +44,60 @@ static bool is_there(const char *root, uint64_t id) {
     return access(path, F_OK) == 0;
 }
 
+static size_t count_folders(const char *root) {
+    char path[600];
+    size_t count = 0;
+    snprintf(path, sizeof path, "%s/jobs", root);
+    DIR *list = opendir(path);
+    assert_non_null(list);
+    for (const struct dirent *entry; (entry = readdir(list));) count += entry->d_name[0] != '.';
+    closedir(list);
+    return count;
+}
+
+static int wake_fd;
+
+static gs_writer *start_writer(const char *root) {
+    char path[600];
+    gs_store_start facts;
+    gs_job_store *store = NULL;
+    gs_writer *writer = NULL;
+    snprintf(path, sizeof path, "%s/store.db", root);
+    assert_ok(gs_job_store_open(&store, &facts, path));
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    assert_ok(gs_writer_start(&writer, store, wake_fd, NULL));
+    return writer;
+}
+
 static void what_a_deletion_left_is_removed(void **state) {
     (void)state;
     char *root = gs_temp_dir_make(), path[600];
     snprintf(path, sizeof path, "%s/jobs", root);
     assert_int_equal(mkdir(path, 0700), 0);
-    for (uint64_t id = DELETED; id <= UNKNOWN; id++) make_log(root, id);
+    for (uint64_t id = DELETED; id <= DELETED_BEFORE; id++) make_log(root, id);
     gs_job_spec spec = {0};
     gs_job_table jobs = {0};
     gs_job_table_add(&jobs, gs_job_create(ADOPTED_AGAIN, &spec));
     gs_job_table_bury(&jobs, &(gs_tombstone){.job = ADOPTED_AGAIN});
     gs_job_table_bury(&jobs, &(gs_tombstone){.job = DELETED});
 
-    gs_write *write = gs_leftovers_create(&jobs, root);
+    char aside[GS_ASIDE_LEN];  // by a life that was killed then
+    path_of(path, root, DELETED_BEFORE);
+    assert_ok(gs_leftovers_put_aside(aside, path));
+    assert_int_equal(access(aside, F_OK), 0);
+
+    gs_writer *writer = start_writer(root);
+    gs_write *write = gs_leftovers_create(&jobs, root, writer);
     assert_non_null(write);
-    gs_status status = write->run(write, NULL);
-    write->done(write, status);
-    assert_ok(status);
+    gs_writer_submit(writer, write);
+    gs_deadline deadline = soon();
+    while (count_folders(root) > 2) {
+        assert_false(gs_deadline_passed(deadline));
+        gs_writer_collect(writer);
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+    gs_writer_stop(writer);
+    close(wake_fd);
     assert_false(is_there(root, DELETED));
     assert_true(is_there(root, ADOPTED_AGAIN));
     assert_true(is_there(root, UNKNOWN));
@@ -66,7 +108,7 @@ static void what_a_deletion_left_is_removed(void **state) {
 static void without_deletions_nothing_is_looked_at(void **state) {
     (void)state;
     gs_job_table jobs = {0};
-    assert_null(gs_leftovers_create(&jobs, "/nonexistent"));
+    assert_null(gs_leftovers_create(&jobs, "/nonexistent", NULL));
 }
 
 int main(void) {
