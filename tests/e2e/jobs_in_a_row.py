@@ -149,10 +149,23 @@ def copy_or_link(source, target):
     (os.link if "/jobs/" in source or "/checkpoints/" in source else shutil.copyfile)(source, target)
 
 
+def copy_data(data, copy):
+    """Of a coordinator that lives: what it removes meanwhile may be missed."""
+    for attempt in range(20):
+        try:
+            shutil.copytree(data, copy, copy_function=copy_or_link)
+            return
+        except (shutil.Error, FileNotFoundError) as error:
+            if attempt == 19:
+                sys.exit(f"fail: the data cannot be copied: {error}")
+            shutil.rmtree(copy, ignore_errors=True)
+            time.sleep(0.5)
+
+
 def measure_start(arguments, run, data):
     copy, seconds, rss = run / "copy", [], 0
     for _ in range(3):
-        shutil.copytree(data, copy, copy_function=copy_or_link)
+        copy_data(data, copy)
         (run / "copy.ports").unlink(missing_ok=True)
         program, _, took = start(arguments, run, copy, "copy")
         rss = program.sample()["rss"]
@@ -225,7 +238,7 @@ def check(arguments, marks):
         at_most(f"{what} more than at first", last[what] - first[what], 2)
     # Numbers get longer, and labels appear when something has happened for the first time.
     at_most("bytes of the page more than at first", last["page"] - first["page"], 1024)
-    at_most("ms of the page more than at first", last["page_ms"] - first["page_ms"], 20)
+    at_most("ms of the page more than at first", last["page_ms"] - first["page_ms"], arguments.most_page_ms)
     at_most("seconds of a start", max(m["ready"] for m in marks), arguments.most_ready)
     return failures
 
@@ -239,6 +252,7 @@ def main():
     parser.add_argument("--warm", type=int, default=20, help="jobs before the first mark's, which are not counted")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--most-ready", type=float, default=10, help="seconds of a start")
+    parser.add_argument("--most-page-ms", type=float, default=20, help="that a page may take longer than the first one")
     parser.add_argument("--slack", type=float, default=1, help="of the bounds of bytes: a short row is mostly noise")
     arguments = parser.parse_args()
     arguments.bin = pathlib.Path(arguments.bin)

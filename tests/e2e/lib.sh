@@ -32,10 +32,10 @@ claim() { test_name=$*; echo "· $*"; }
 fail() { echo "fail: $*" >&2; exit 1; }
 same() { [ "$1" = "$2" ] || fail "$3: is '$1', not '$2'"; }
 
-# wait_for SECONDS WHAT COMMAND…: tries the command until it succeeds. Counts its own pauses, because
-# wall clocks of virtual machines jump.
+# wait_for SECONDS WHAT COMMAND…: tries the command until it succeeds, for a minute at least: who waits claims no
+# time, and machines of tests are busy. Counts its own pauses, because wall clocks of virtual machines jump.
 wait_for() {
-  local left=$(($1 * 10)) what=$2
+  local left=$((($1 > 60 ? $1 : 60) * 10)) what=$2
   shift 2
   until "$@" >/dev/null 2>&1; do
     [ $((left--)) -gt 0 ] || fail "waited in vain for: $what"
