@@ -5,13 +5,13 @@
 
 start_coordinator right "$run/data"
 start_worker agent 3
-slow='"debug":{"step_delay_ms":20}'
-submit "$(mlp_job short 300 1 ",$slow,\"checkpoint\":{\"every_steps\":50}")"
-short=$job
-submit "$(mlp_job long 100000 2 ",$slow,\"checkpoint\":{\"every_steps\":50,\"keep_last\":100}")"
+submit "$(mlp_job long 100000 2 ',"debug":{"step_delay_ms":20},"checkpoint":{"every_steps":50,"keep_last":1000}')"
 long=$job
-wait_for 60 "steps of the short job" step_at_least "$short" 20
 wait_for 60 "steps of the long job" step_at_least "$long" 20
+# It lasts until the other coordinator has been seen to keep its slot.
+submit "$(mlp_job short 300 1 ',"debug":{"step_delay_ms":70},"checkpoint":{"every_steps":50}')"
+short=$job
+wait_for 60 "steps of the short job" step_at_least "$short" 5
 pids_of_short=$(trainer_pids "$short")
 pids_of_long=$(trainer_pids "$long" | sort | tr '\n' ' ')
 http_address=${server#http://}
@@ -60,7 +60,7 @@ wait_for 60 "checkpoints of the long job" saved_more
 live $pids_of_long || fail "a trainer of the long job ended"
 
 claim "one that reaches its target ends by itself, and its slot is free"
-wait_for 90 "the end of the short job" bash -c "! kill -0 $pids_of_short"
+wait_for 120 "the end of the short job" bash -c "! kill -0 $pids_of_short"
 same "$(newest_step "$short")" 300 "its last checkpoint"
 await "$job" succeeded 60
 same "$(unknown_jobs)" "$long" "unknown jobs"
@@ -71,7 +71,7 @@ swap right "$run/data" KILL
 runs() { [ "$(job_field "$long" .state)" = running ]; }
 wait_for 60 "the long job" runs
 same "$(trainer_pids "$long" | sort | tr '\n' ' ')" "$pids_of_long" "trainers"
-same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 2" "restarts and generation"
+same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 1" "restarts and generation"
 step=$(job_field "$long" .progress.step)
 wait_for 30 "more steps" step_at_least "$long" $((step + 20))
 # No report of one was lost on the way: they are there without a gap.
@@ -102,19 +102,20 @@ live $pids_of_long || fail "a trainer of the long job ended"
 swap right "$run/data" KILL
 wait_for 60 "the long job" runs
 same "$(trainer_pids "$long" | sort | tr '\n' ' ')" "$pids_of_long" "trainers"
-same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 2" "restarts and generation"
+same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 1" "restarts and generation"
 
 claim "an operator who wants them gone says so, to whichever coordinator is there: they save and end"
 request POST "/v1/jobs/$long/release"
 same "$status" 409 "release of ranks that are all heard"
 swap wrong "$run/empty" TERM
 wait_for 30 "the unknown ones" bash -c "curl -fsS $server/v1/workers | jq -e '.items[0].unknown | length == 2'"
-saved=$(newest_step "$long")
+seen=$(get /v1/workers | jq '[.items[0].unknown[].step // 0] | max')
 request POST "/v1/jobs/$long/release"
 same "$status" 202 "release of unknown ones"
 get /v1/events | jq -e 'any(.items[]; .reason == "Released" and (.message | test("released 2 trainers")))' >/dev/null || fail "no event says so"
 ended() { for pid in $pids_of_long; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
 wait_for 60 "the end of the long job" ended
-[ "$(newest_step "$long")" -gt "$saved" ] || fail "not saved: $(newest_step "$long") after $saved"
+# The last of every fiftieth step is behind that, as a rule.
+[ "$(newest_step "$long")" -ge "$seen" ] || fail "not saved: $(newest_step "$long"), and step $seen was seen"
 knows_nobody() { [ -z "$(unknown_jobs)" ]; }
 wait_for 30 "word of their end" knows_nobody
