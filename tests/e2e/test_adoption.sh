@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 run_of() { # NAME STEPS
-  mlp_job "$1" "$2" 2 ',"exact":true,"checkpoint":{"every_steps":50,"keep_last":100},"debug":{"step_delay_ms":20}'
+  mlp_job "$1" "$2" 2 ',"exact":true,"checkpoint":{"every_steps":50,"keep_last":1000},"debug":{"step_delay_ms":20}'
 }
 tensors_of() { # JOB: of its newest checkpoint
   find "$run/data/checkpoints/$1" -name MANIFEST.json | xargs cat | jq -sc 'max_by(.position.step) | [.position.step, .state_digest]'
@@ -36,10 +36,7 @@ live() { for pid in "$@"; do kill -0 "$pid" || return 1; done; }
 start_coordinator first "$run/data"
 start_worker a 1
 start_worker b 1
-submit "$(mlp_job undisturbed 1000 2 ',"exact":true')"
-await "$job" succeeded 60
-wanted=$(tensors_of "$job")
-submit "$(run_of lost 1000)"
+submit "$(run_of lost 1000000)"
 wait_for 60 "its steps" step_at_least "$job" 60
 trainers=$(trainer_pids "$job" | sort | tr '\n' ' ')
 cluster=$(get /v1/system | jq -r .cluster)
@@ -54,10 +51,10 @@ same "$(unknown | jq -r 'map("\(.job) \(.cluster) \(.rank) \(.world_size)") | jo
 [ "$(unknown | jq '[.[].since] | map(select(. != null)) | length')" = 2 ] || fail "nobody says since when"
 step=$(unknown | jq '.[0].step // 0')
 further() { [ "$(unknown | jq '.[0].step // 0')" -gt "$step" ]; }
-wait_for 20 "a later step of an unknown one" further
+wait_for 30 "a later step of an unknown one" further
 same "$(get /v1/workers | jq '[.items[].slots_busy] | add')" 2 "slots taken"
-wait_for 10 "the metric" metrics_say '^gradsync_unknown_trainers 2$'
-wait_for 10 "a step in the metrics" metrics_say "^gradsync_unknown_trainer_step\{.*$job"
+wait_for 30 "the metric" metrics_say '^gradsync_unknown_trainers 2$'
+wait_for 30 "a step in the metrics" metrics_say "^gradsync_unknown_trainer_step\{.*$job"
 
 grep -q "^a .* $job/[01]$" <<<"$("$bin/gradsync" workers)" || fail "the table of workers says nothing: $("$bin/gradsync" workers)"
 
@@ -75,7 +72,7 @@ claim "the coordinator of before, when it comes back, has lost the job and harms
 crash
 put_data new lost
 begin_anew
-await "$job" cancelled 30
+await "$job" cancelled 60
 same "$(job_field "$job" .reason)" AdoptedElsewhere "reason"
 live $trainers || fail "a trainer has ended"
 crash
@@ -85,7 +82,16 @@ wait_for 30 "the job" runs
 same "$(trainer_pids "$job" | sort | tr '\n' ' ')" "$trainers" "trainers"
 
 claim "its next generation is none that the other would have given out, and its bits are those of an undisturbed run"
+generation=$(job_field "$job" .generation)
 kill -KILL "${trainers%% *}"
-await "$job" succeeded 90
+goes_on() { [ "$(job_field "$job" .generation)" -gt "$generation" ] && job_is "$job" running; }
+wait_for 90 "another generation" goes_on
 [ "$(job_field "$job" .generation)" -gt 1000000 ] || fail "generation $(job_field "$job" .generation)"
-same "$(tensors_of "$job")" "$wanted" "step and tensors"
+step=$(job_field "$job" .progress.step)
+wait_for 60 "more steps" step_at_least "$job" $((step + 20))
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60
+adopted=$(tensors_of "$job")
+submit "$(mlp_job undisturbed "$(jq '.[0]' <<<"$adopted")" 2 ',"exact":true')"
+await "$job" succeeded 120
+same "$adopted" "$(tensors_of "$job")" "step and tensors"
