@@ -21,7 +21,7 @@ listed() { get "/v1/jobs/$job/checkpoints" | jq -r '.items[].directory' | sort; 
 lists_all() { [ "$(listed)" = "$(directories | sort)" ]; }
 no_rubbish() {
   local name
-  wait_for 20 "what is listed of $job: $(listed | tr '\n' ' '), and there: $(directories | tr '\n' ' ')" lists_all
+  wait_for 30 "what is listed of $job: $(listed | tr '\n' ' '), and there: $(directories | tr '\n' ' ')" lists_all
   for name in $(directories); do
     [ -f "$run/checkpoints/$job/$name/MANIFEST.json" ] || fail "$name has no manifest"
     [ -z "$(find "$run/checkpoints/$job/$name" -name '*.tmp.*' -o -name 'part-*.json')" ] || fail "$name is not tidy"
@@ -59,7 +59,7 @@ same "$status" 422 "parts: halves"
 grep -q '/checkpoint/parts' "$run/body" || fail "not named: $(cat "$run/body")"
 
 claim "kill -9 of ranks while they save every step: the job ends with the same bits and no rubbish"
-submit "$(exact_job killed ranks 1 60)"
+submit "$(exact_job killed ranks 1 150)"
 regrouped() { [ "$(job_field "$job" .generation)" -gt "$generation" ] && { job_is "$job" running || job_ended "$job"; }; }
 for step in 8 20; do
   wait_for 60 "step $step" step_at_least "$job" $step
@@ -73,7 +73,7 @@ same "$(last .digest)" "$undisturbed" "digest after kills"
 no_rubbish
 
 claim "kill -9 of the coordinator between parts and manifest: the next one makes it"
-submit "$(exact_job orphan ranks 0 30)"
+submit "$(exact_job orphan ranks 0 100)"
 wait_for 60 "its steps" step_at_least "$job" 5
 kill -9 "$coordinator_pid"
 wait "$coordinator_pid" 2>/dev/null || true
@@ -85,7 +85,7 @@ same "$(last .digest)" "$undisturbed" "digest after the coordinator was killed"
 no_rubbish
 
 claim "no coordinator at the end: rank 0 makes the manifest, and a later coordinator takes it"
-submit "$(exact_job alone ranks 0 30)"
+submit "$(exact_job alone ranks 0 100)"
 wait_for 60 "its steps" step_at_least "$job" 5
 trainers=$(trainer_pids "$job")
 kill -9 "$coordinator_pid"

@@ -9,11 +9,11 @@ quick_restart=',"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0
 slow=',"debug":{"step_delay_ms":10}'
 
 claim "a killed trainer: the job goes on and reaches its target"
-submit "$(mlp_job killed 400 2 "$slow$quick_restart,\"checkpoint\":{\"every_steps\":50}")"
+submit "$(mlp_job killed 1000 2 "$slow$quick_restart,\"checkpoint\":{\"every_steps\":50}")"
 wait_for 60 "its steps" step_at_least "$job" 20
 kill -9 "$(trainer_pids "$job" | tail -n 1)"
 await "$job" succeeded 100
-same "$(job_field "$job" .progress.step)" 400 "step"
+same "$(job_field "$job" .progress.step)" 1000 "step"
 [ "$(job_field "$job" .generation)" -ge 2 ] || fail "the generation did not grow"
 get "/v1/jobs/$job/series?name=loss&max_points=4096" |
   jq -e '[.series[0].points[][0]] | . == (. | sort) and . == (. | unique)' >/dev/null || fail "steps are lost or doubled"
@@ -32,7 +32,7 @@ await "$job" succeeded 60
 undisturbed=$(position_of "$job") undisturbed_digest=$(digest_of "$job")
 echo "$undisturbed" | jq -e '.step == 60 and .skipped_steps > 10 and .loss_scale > 1' >/dev/null || fail "no loss scale: $undisturbed"
 # Killed between the checkpoints of steps 31 and 60, wherever that is: steps are lost.
-submit "$(half_job "$quick_restart,\"debug\":{\"step_delay_ms\":90}")"
+submit "$(half_job "$quick_restart,\"debug\":{\"step_delay_ms\":200}")"
 wait_for 60 "step 33" step_at_least "$job" 33
 kill -KILL $(trainer_pids "$job")
 await "$job" succeeded 120
@@ -53,7 +53,7 @@ await "$job" succeeded 60
 same "$(job_field "$job" '.spec | [.world.device, (.reducer.hook | tojson)] | join(" ")')" \
   'auto {"kind":"local_sgd","start_step":3,"period":4,"local_ranks":1}' "hook"
 undisturbed_digest=$(digest_of "$job")
-submit "$(apart_job "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+submit "$(apart_job "$quick_restart,\"debug\":{\"step_delay_ms\":120}")"
 wait_for 60 "step 20" step_at_least "$job" 20
 kill -9 "$(trainer_pids "$job" | tail -n 1)"
 await "$job" succeeded 120
@@ -127,12 +127,12 @@ await "$job" cancelled 60
 claim "an elastic job goes on with one rank when the other cannot come back"
 start_worker agent-c 1
 last_agent=$worker_pid
-submit '{"name":"elastic","world":{"min":1,"max":3,"join_window_seconds":1,"threads_per_rank":1},
+submit '{"name":"elastic","world":{"min":1,"max":3,"join_window_seconds":10,"threads_per_rank":1},
   "model":{"kind":"mlp","mlp":{"dims":[32,64,10]}},"data":{"kind":"synthetic","micro_batch":4},
-  "steps":{"target":600},"checkpoint":{"every_steps":50},"debug":{"step_delay_ms":10},
+  "steps":{"target":1200},"checkpoint":{"every_steps":50},"debug":{"step_delay_ms":10},
   "restart":{"backoff_initial_seconds":0.1}}'
 wait_for 60 "three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step > 10'"
 kill -9 "$last_agent"
 wait_for 60 "two ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 2 and .state == \"running\"'"
 await "$job" succeeded 100
-same "$(job_field "$job" .progress.step)" 600 "step"
+same "$(job_field "$job" .progress.step)" 1200 "step"

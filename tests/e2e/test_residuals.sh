@@ -12,7 +12,7 @@ thin_job() { # NAME MORE
     "optimizer":{"lr":0.003},"checkpoint":{"every_steps":31},"steps":{"target":60},
     "reducer":{"hook":{"kind":"powersgd","rank":2,"start_step":3,"min_compression_rate":1}}%s}' "$1" "$2"
 }
-slow=',"debug":{"step_delay_ms":90},"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
+slow=',"debug":{"step_delay_ms":200},"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
 digest_of() { get "/v1/jobs/$1/checkpoints" | jq -r '.items[0] | select(.step == 60) | .digest'; }
 events() { get "/v1/jobs/$job/events?limit=200"; }
 

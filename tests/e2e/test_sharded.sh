@@ -9,7 +9,7 @@ GRADSYNC_COMMON_PARAMS=1 start_worker crowd 8
 crowd=$worker_pid
 quick_restart=',"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
 job_of() { # NAME SHARDING RANKS [MORE]
-  printf '{"name":"%s","logical_shards":6,"world":{"min":2,"max":%s,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[20,33,5]}},
+  printf '{"name":"%s","logical_shards":6,"world":{"min":2,"max":%s,"join_window_seconds":10,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[20,33,5]}},
     "data":{"micro_batch":2},"optimizer":{"kind":"adamw","lr":0.003,"grad_clip_norm":0.1},"reducer":{"sharding":"%s"},
     "checkpoint":{"every_steps":10},"steps":{"target":40}%s}' "$1" "$3" "$2" "${4-}"
 }
@@ -73,7 +73,7 @@ same "$status $(body '.errors[0].pointer')" "422 /model/freeze/0/params" "the an
 claim "kill -9 of a rank: all go back to the last checkpoint, the job says what that cost, and ends with the same parameters, frozen ones too"
 kill -TERM "$crowd"
 wait "$crowd" || fail "how the other worker ended"
-submit "$(frozen rests-in-parts optimizer "$quick_restart,\"debug\":{\"step_delay_ms\":100}" | jq -c '.checkpoint.every_steps=20')"
+submit "$(frozen rests-in-parts optimizer "$quick_restart,\"debug\":{\"step_delay_ms\":250}" | jq -c '.checkpoint.every_steps=20')"
 same "$(job_field "$job" '.spec.model.freeze[0] | "\(.params) \(.from_step) \(.until_step)"')" "fc1.* 0 12" "the rule"
 wait_for 60 "step 21" step_at_least "$job" 21
 kill -9 "$(trainer_pids "$job" | tail -n 1)"
@@ -89,7 +89,7 @@ same "$(params_of "$job")" "$rested" "parameters that were frozen, after a kill"
 
 claim "a worker that leaves: the ranks save what they own, and two go on from there, without a step lost"
 start_worker leaver 1
-submit "$(job_of leaves gradients 3 "$quick_restart,\"debug\":{\"step_delay_ms\":80}")"
+submit "$(job_of leaves gradients 3 "$quick_restart,\"debug\":{\"step_delay_ms\":200}")"
 wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
 request POST "/v1/jobs/$job/replan"
 same "$status" 409 "replan: $(head -c 300 "$run/body")"
@@ -102,7 +102,7 @@ jq -e '.world_size == 2' "$(manifest_of "$job")" >/dev/null || fail "its last ch
 claim "dealt among fewer ranks, the same buckets have other owners, and the plan says so"
 owners_of() { get "/v1/jobs/$1/plan" | jq -c '[.buckets[].tensors[].owner] | unique'; }
 start_worker second 1
-submit "$(job_of dealt 'optimizer","first_bucket_bytes":64,"bucket_cap_bytes":64,"zero_overlap":"step' 3 "$quick_restart,\"debug\":{\"step_delay_ms\":80}")"
+submit "$(job_of dealt 'optimizer","first_bucket_bytes":64,"bucket_cap_bytes":64,"zero_overlap":"step' 3 "$quick_restart,\"debug\":{\"step_delay_ms\":200}")"
 wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
 same "$(owners_of "$job")" "[0,1,2]" "owners among three"
 kill -TERM "$worker_pid"

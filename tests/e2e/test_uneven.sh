@@ -31,7 +31,7 @@ same "$(job_field "$job" .progress.step)" 5 "step"
 get "/v1/jobs/$job/checkpoints" | jq -e '[.items[].step] == [5]' >/dev/null || fail "no checkpoint at the end"
 
 claim "a rank that is killed while it only shadows is replaced, and the job goes on where it was"
-submit "$(uneven_job killed join 45 | jq -c '.debug.step_delay_ms = 80')"
+submit "$(uneven_job killed join 45 | jq -c '.debug.step_delay_ms = 200')"
 wait_for 60 "step 15" step_at_least "$job" 15
 kill -KILL "$(get "/v1/jobs/$job/workers" | jq -r '.items[] | select(.rank == 0).pid')"
 await "$job" succeeded 100
