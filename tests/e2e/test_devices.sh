@@ -118,10 +118,12 @@ claim "a running job shows its GPUs, its timeline and a diagnosis"
 submit "$(job live gpt2 '.steps.target = 1000000 | .checkpoint.every_steps = 5 | .debug.step_delay_ms = 20
   | .reducer.rebuild_after_steps = 0 | .reducer.bucket_cap_bytes = [1024]')"
 wait_for 60 "six steps" step_at_least "$job" 6
-get /metrics >"$run/metrics"
-same "$(grep -c "^gradsync_worker_info{.*\"$job\".*device=\"cuda\",device_uuid=\"GPU-" "$run/metrics")" "$gpus" "ranks with a GPU in metrics"
-get "/v1/jobs/$job/timeline" >"$run/timeline"
-jq -e --argjson gpus "$gpus" '(.ranks | length) == $gpus and all(.ranks[].steps[].buckets[]; .finished_seconds > 0)' \
+in_metrics() { [ "$(get /metrics | grep -c "^gradsync_worker_info{.*\"$job\".*device=\"cuda\",device_uuid=\"GPU-")" = "$gpus" ]; }
+wait_for 60 "ranks with a GPU in metrics" in_metrics
+# A rank may be too busy to answer in time.
+all_answer() { get "/v1/jobs/$job/timeline" >"$run/timeline" && jq -e --argjson gpus "$gpus" '(.ranks | length) == $gpus' "$run/timeline"; }
+wait_for 60 "a timeline of all ranks" all_answer
+jq -e 'all(.ranks[].steps[].buckets[]; .finished_seconds > 0)' \
   "$run/timeline" >/dev/null || fail "timeline: $(head -c 600 "$run/timeline")"
 [ -n "$(get "/v1/jobs/$job/diagnosis" | jq -r .verdict)" ] || fail "no verdict"
 claim "it changes its plan when asked to"
