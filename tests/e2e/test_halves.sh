@@ -6,7 +6,7 @@
 . "$(dirname "$0")/network.sh"
 
 cut_seconds=${GRADSYNC_CUT_SECONDS:-4}
-limit=$((cut_seconds * 2))
+limit=$((cut_seconds * 2 + 6))  # further from the cut than a busy machine is late
 agent_dead_ms=3000  # what is silent so long is lost
 exact_job() { # NAME STEPS DELAY_MS
   mlp_job "$1" "$2" 2 ",\"exact\":true,\"debug\":{\"step_delay_ms\":$3},\"checkpoint\":{\"every_steps\":100000}"
@@ -45,7 +45,7 @@ for direction in "${directions[@]}"; do
   cut far "$direction"
   if [ "$direction" != in ]; then  # who hears nothing still tells that it lives, for a while
     wait_for 30 "word that it is lost" tells_lost "$told"
-    between $(($(now_ms) - since)) $((agent_dead_ms * 8 / 10)) $((agent_dead_ms * 6)) "lost"
+    between $(($(now_ms) - since)) $((agent_dead_ms * 8 / 10)) $((agent_dead_ms * 10)) "lost"
   fi
   finds_step "$near" 10
   while [ $(($(now_ms) - since)) -lt $((cut_seconds * 1000)) ]; do sleep 0.1; done
@@ -73,7 +73,7 @@ since=$(now_ms)
 cut far both
 taken_over() { [ "$(job_field "$far" .generation)" -gt 1 ] && job_is "$far" running; }
 wait_for $((limit * 6)) "another set" taken_over
-between $(($(now_ms) - since)) $((limit * 1000)) $((limit * 6000)) "another set"
+between $(($(now_ms) - since)) $((limit * 1000)) $((limit * 10000)) "another set"
 same "$(get "/v1/jobs/$far/workers" | jq -r '[.items[].worker] | unique | join(" ")')" spare "who trains now"
 same "$(job_field "$far" .lost_steps)" 0 "lost steps"
 near_is_undisturbed
