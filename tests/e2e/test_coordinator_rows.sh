@@ -31,9 +31,10 @@ waiting_job() { exact_job "$1" 10 '' | sed 's/"min":2,"max":2/"min":9,"max":9/';
 submit_watched() { submit "$(exact_job "$1" 1000000 ',"debug":{"step_delay_ms":10},"checkpoint":{"every_steps":10,"keep_last":1000}')"; }
 # Old ones are removed meanwhile.
 saved_at() { { find "$run/checkpoints/$job" -name MANIFEST.json -printf '%T@ %h\n' 2>/dev/null || true; } | sed -E 's/ .*step-0*([0-9]+).*/ \1/' | sort -k2 -n; }
-# longest_gap_ms SINCE_MS: between two saves, one of them after it.
-longest_gap_ms() {
-  saved_at | awk -v since="$1" '{ at = $1 * 1000; if (last && at > since && at - last > most) most = at - last; last = at } END { printf "%d", most }'
+# longest_gap SINCE_MS: between two saves, one of them after it: ms, and when it began and ended.
+longest_gap() {
+  saved_at | awk -v since="$1" '{ at = $1 * 1000; if (last && at > since && at - last > most) { most = at - last; from = last; to = at } last = at }
+    END { printf "%d %.0f %.0f", most, from, to }'
 }
 num_saved() { saved_at | wc -l; }
 saves_more() { [ "$(num_saved)" -ge "$1" ]; }
@@ -65,7 +66,7 @@ revive() {
 # refuses_to_start CODE WORDS
 refuses_to_start() {
   local code=0
-  launch timeout 20
+  launch timeout 60
   wait "$coordinator_pid" || code=$?
   same "$code" "$1" "exit code"
   tail -n 3 "$run/logs/main.log" | grep -q "$2" || fail "it does not say '$2': $(tail -n 3 "$run/logs/main.log")"
@@ -90,12 +91,21 @@ before=$(who_runs)
 everybody="$agent_pid $(trainer_pids "$job" | tr '\n' ' ')"
 began=$(now_ms)
 trains_on 20
-undisturbed_ms=$(longest_gap_ms "$began")
+read -r undisturbed_ms _ <<<"$(longest_gap "$began")"
 echo "  undisturbed: ten steps at most $undisturbed_ms ms apart"
-# T5. As far apart as undisturbed; three times that and half a second, as the machine is busy with other tests. How busy, who needs no
-# coordinator says: ten naps and a file on the same disk, again and again. Ranks that waited for a coordinator would do so for longer.
-python3 - "$run/checkpoints/beat" "$run/beats" <<'END' &
-import os, sys, time
+# How busy the machine is with other tests, who needs no coordinator says: ten naps and a file on the same disk, again and again;
+# and the system, which knows for how long the trainers could have run and had no core.
+# shellcheck disable=SC2046  # words
+python3 - "$run/checkpoints/beat" "$run/beats" $(trainer_pids "$job") <<'END' &
+import glob, os, sys, time
+def waited_ms(pids):
+    waited = 0
+    for path in (p for pid in pids for p in glob.glob(f"/proc/{pid}/task/*/schedstat")):
+        try:
+            waited += int(open(path).read().split()[1]) // 1_000_000
+        except (OSError, IndexError):
+            pass  # a thread that has ended
+    return waited
 with open(sys.argv[1], "wb") as disk, open(sys.argv[2], "w", buffering=1) as beats:
     while True:
         for _ in range(10):
@@ -103,16 +113,26 @@ with open(sys.argv[1], "wb") as disk, open(sys.argv[2], "w", buffering=1) as bea
         disk.write(b"beat")
         disk.flush()
         os.fsync(disk.fileno())
-        beats.write("%d\n" % (time.time() * 1000))
+        beats.write("%d %d\n" % (time.time() * 1000, waited_ms(sys.argv[3:])))
 END
 pids+=($!)
 longest_beat_ms() { awk -v since="$1" '{ if (last && $1 > since && $1 - last > most) most = $1 - last; last = $1 } END { printf "%d", most }' "$run/beats"; }
+# waited_ms FROM_MS TO_MS: from the beat before to the beat behind.
+waited_ms() { awk -v from="$1" -v to="$2" '$1 <= from { first = $2 } !(over) { last = $2 } $1 >= to { over = 1 } END { printf "%d", last - first }' "$run/beats"; }
+# in_time SINCE_MS MS MOST_MS WHAT: on a machine that has nothing else to do; else so much later as others were.
+in_time() {
+  local beat waited
+  beat=$(longest_beat_ms "$1") waited=$(waited_ms "$1" "$(now_ms)")
+  [ "$2" -le $(($3 + 10 * (beat > 150 ? beat - 150 : 0) + waited)) ] || fail "$4: $2 ms; beats of nobody's $beat ms, trainers had no core for $waited ms"
+}
+# T5. As far apart as undisturbed, three times that and half a second. Ranks that waited for a coordinator would do so for longer.
 keeps_pace() { # SINCE_MS
-  local gap beat most
-  gap=$(longest_gap_ms "$1") beat=$(longest_beat_ms "$1")
-  most=$((3 * (beat > undisturbed_ms ? beat : undisturbed_ms) + 500))
-  echo "  ten steps at most $gap ms apart, beats of nobody's $beat ms"
-  [ "$gap" -le "$most" ] || fail "T5: two saves are $gap ms apart, undisturbed $undisturbed_ms ms, beats $beat ms"
+  local gap from to beat waited most
+  read -r gap from to <<<"$(longest_gap "$1")"
+  beat=$(longest_beat_ms "$1") waited=$(waited_ms "$from" "$to")
+  most=$((3 * (beat > undisturbed_ms ? beat : undisturbed_ms) + 500 + waited))
+  echo "  ten steps at most $gap ms apart, beats of nobody's $beat ms, no core for $waited ms"
+  [ "$gap" -le "$most" ] || fail "T5: two saves are $gap ms apart, undisturbed $undisturbed_ms ms, beats $beat ms, no core for $waited ms"
 }
 
 claim "C1, T5, T6: kill -9 while it trains, back after 2 s: no step is lost or late, no new generation, one more epoch"
@@ -125,7 +145,7 @@ revive
 steps_again
 recovered=$(($(now_ms) - begin))
 echo "  steps are heard of $recovered ms after the start"
-[ "$recovered" -le 3000 ] || fail "T6: $recovered ms from start to steps"
+in_time "$begin" "$recovered" 3000 "T6: from start to steps"
 keeps_pace "$since"
 is_undisturbed
 same "$(metric gradsync_coordinator_epoch)" $((epoch + 1)) "coordinator epoch"
@@ -353,12 +373,12 @@ generation=$(job_field "$dies" .generation)
 begin=$(now_ms)
 kill -9 "$(trainer_pids "$dies" | tail -n 1)"
 wait_for 20 "a verdict" judged "$begin"
-until goes_on 1; do sleep 0.02; [ $(($(now_ms) - begin)) -le 20000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"; done
+until goes_on 1; do sleep 0.02; [ $(($(now_ms) - begin)) -le 90000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"; done
 again=$(($(now_ms) - begin))
 verdict=$(($(verdict_ms "$begin") - begin))
 echo "  verdict after $verdict ms, the job trains again after $again ms"
-[ "$verdict" -le 500 ] || fail "T1: the verdict came after $verdict ms"
-[ "$again" -le 5000 ] || fail "T2: the job was away for $again ms"
+in_time "$begin" "$verdict" 500 "T1: the verdict"
+in_time "$begin" "$again" 5000 "T2: the job was away"
 
 claim "C3: kill -9, and a rank of that job dies while nobody looks: one regroup when the coordinator is back, no step lost"
 step=$(job_field "$dies" .progress.step)
@@ -371,7 +391,7 @@ begin=$(now_ms)
 revive
 generation=$(job_field "$dies" .generation)
 until [ "$(job_field "$dies" .generation)" -gt "$generation" ] && [ "$(job_field "$dies" .state)" = running ]; do
-  [ $(($(now_ms) - begin)) -le 30000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"
+  [ $(($(now_ms) - begin)) -le 90000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"
 done
 echo "  the job trains again $(($(now_ms) - begin)) ms after the start"
 same "$(job_field "$dies" '"\(.restarts) \(.lost_steps) \(.world_size)"')" "2 0 2" "restarts, lost steps and ranks"
@@ -389,8 +409,9 @@ late_one() { answers "$1" | awk '{ at[NR] = $1 } END { print NR ? at[int((NR * 9
 accepted=$(late_one 200) refused=$(late_one 000)
 echo "  $(answers 200 | wc -l) answers, p99 $accepted ms; $(answers 000 | wc -l) refusals, p99 $refused ms"
 same "$(($(answers 200 | wc -l) + $(answers 000 | wc -l)))" 3000 "answers and refusals"
-[ "$accepted" -ge 0 ] && [ "$accepted" -le 1000 ] || fail "T8: an answer takes $accepted ms"
-[ "$refused" -le 500 ] || fail "T8: a refusal takes $refused ms"
+[ "$accepted" -ge 0 ] || fail "T8: no answers"
+in_time "$since" "$accepted" 1000 "T8: an answer"
+in_time "$since" "$refused" 500 "T8: a refusal"
 steps_again
 keeps_pace "$since"
 is_undisturbed
