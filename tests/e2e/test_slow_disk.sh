@@ -27,10 +27,14 @@ for parts in one ranks; do
   before=$(left_out)
   touch "$run/slow"
   wait_for 30 "a save that is left out" grep -q "checkpoint skipped.*$job" "$run/logs/"*.log "$run/data/jobs/$job/"log-*.ndjson
-  slow=$(pace)
-  echo "steps a second: $quick, with a slow disk $slow; left out: $before, then $(left_out)"
-  # Waiting for each save, of at least a second, would leave five steps a second.
-  awk -v slow="$slow" 'BEGIN { exit !(slow > 15) }' || fail "$slow steps a second, $quick before"
+  # Waiting for each save, of at least a second, would leave five steps a second, whoever looks and however often; a machine
+  # that is busy with other tests is slow at times.
+  for look in $(seq 15); do
+    slow=$(pace)
+    echo "steps a second: $quick, with a slow disk $slow; left out: $before, then $(left_out)"
+    ! awk -v slow="$slow" 'BEGIN { exit !(slow > 15) }' || break
+    [ "$look" -lt 15 ] || fail "$slow steps a second, $quick before"
+  done
   more_are_left_out() { [ "$(left_out)" -gt "$before" ]; }
   wait_for 30 "saves that are left out to be counted" more_are_left_out
   same "$(job_field "$job" .state)" running "the job"
