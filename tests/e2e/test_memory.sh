@@ -13,10 +13,12 @@ job_of() { # NAME WIDTH REDUCER [PRECISION]
 }
 pss() { awk '/^Pss:/ { print $2 * 1024 }' "/proc/$1/smaps_rollup"; }
 has_saved() { get "/v1/jobs/$1/checkpoints" | jq -e '.items | length > 0'; }
-# The most that a rank of the job holds at any of ten looks, between which it trains and saves.
+# The most that a rank of the job holds at any of ten looks or more, while it takes ten steps and so saves twice at least.
 peak_of() { # JOB
-  local most=0 pid held
-  for _ in $(seq 10); do
+  local most=0 looks=0 from pid held
+  from=$(job_field "$1" .progress.step)
+  while [ $((looks++)) -lt 10 ] || ! step_at_least "$1" $((from + 10)); do
+    [ "$looks" -lt 1000 ] || fail "no steps while it is looked at"
     for pid in $(trainer_pids "$1"); do
       held=$(pss "$pid")
       [ "$held" -le "$most" ] || most=$held
