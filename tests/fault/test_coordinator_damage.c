@@ -18,6 +18,7 @@
 
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
+#include "tests/support/sample.h"
 
 #define NUM_JOBS 2  // of the golden directory; a third one's row is in the log
 #define MOST_FILES 64
@@ -167,7 +168,7 @@ static void damaged_data_end_nothing_and_hide_nothing(void **state) {
     damage it = {.stage = *state};
     const char *wanted = getenv("GRADSYNC_DAMAGES");
     int count = wanted && *wanted ? atoi(wanted) : 4;
-    unsigned seed = (unsigned)getpid();
+    unsigned seed = (unsigned)sample_seed("flips");
     make_base(&it);
     list_files(&it);
     for (int i = 0; i < count; i++) {

@@ -17,6 +17,7 @@
 
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
+#include "tests/support/sample.h"
 
 #define TARGET 240
 #define FAR_TARGET 1000000
@@ -63,7 +64,7 @@ static void revive(stage *it) {
 
 // Asks until some life answers.
 static gs_json *ask(stage *it, gs_method method, const char *text) {
-    gs_deadline deadline = gs_deadline_in_seconds(60);
+    gs_deadline deadline = gs_deadline_in_seconds(180);
     gs_json *request = NULL, *reply = NULL;
     assert_ok(gs_json_parse(&request, text, strlen(text)));
     for (;;) {
@@ -100,7 +101,7 @@ static gs_json *look_at(stage *it, const char *id) {
 static int64_t step_of(const gs_json *job) { return gs_json_int_or(gs_json_get(job, "progress"), "step", -1); }
 
 static gs_json *wait_for_end(stage *it, const char *id) {
-    gs_deadline deadline = gs_deadline_in_seconds(60);
+    gs_deadline deadline = gs_deadline_in_seconds(180);
     for (;;) {
         gs_json *job = look_at(it, id);
         const char *state = gs_json_string_or(job, "state", "");
@@ -189,7 +190,7 @@ static bool kill_at_a_stop(stage *it, int effect) {
     snprintf(told, sizeof told, "%s", gs_json_string_or(reply, "state", ""));
     gs_json_release(reply);
     if (strcmp(told, "cancelled") != 0) assert_string_equal(told, "stopping");
-    gs_deadline deadline = gs_deadline_in_seconds(60);
+    gs_deadline deadline = gs_deadline_in_seconds(180);
     for (bool has_ended = false; !has_ended;) {
         gs_json *job = look_at(it, id);
         const char *state = gs_json_string_or(job, "state", "");
@@ -248,7 +249,7 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
     stage it = {.stage = *state};
     int wanted = number_from("GRADSYNC_KILLS", 10), unreached[NUM_KINDS] = {0}, effect[NUM_KINDS] = {0}, passes = 0;
     // A few of many: spread over the effects of a life, and other ones each time.
-    int stride = wanted < 40 ? 1 + (int)(getpid() % 7) : 1;
+    int stride = wanted < 40 ? 1 + (int)(sample_seed("effects") % 7) : 1;
     bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training, kill_at_a_stop, kill_at_a_failure};
     start_workers(&it);
     int kinds = it.worker ? NUM_KINDS - 1 : NUM_KINDS;

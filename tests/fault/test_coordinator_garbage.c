@@ -21,6 +21,7 @@
 #include "rpc/schema/messages.h"
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_process.h"
+#include "tests/support/sample.h"
 
 #define ROUNDS 1500
 #define SECONDS 40
@@ -285,10 +286,7 @@ static void garbage_in_any_message_ends_nothing_but_jobs(void **state) {
 static int set_up(void **state) {
     garbage *it = calloc(1, sizeof *it);
     *state = it;
-    const char *seed = getenv("GRADSYNC_TEST_SEED");
-    uint64_t number = seed ? strtoull(seed, NULL, 10) : gs_random_from_system() % 1000000;
-    print_message("seed %llu\n", (unsigned long long)number);
-    it->key = (gs_random_key){.seed = number};
+    it->key = (gs_random_key){.seed = sample_seed("garbage")};
     assert_ok(gs_coordinator_process_start(&it->process));
     assert_ok(gs_rpc_context_create(&it->context));
     gs_rpc_client_options api = {.endpoint = it->process.control};

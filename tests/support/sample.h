@@ -32,6 +32,14 @@ static inline void sample_say(const sample *drawn, const char *of) {
                drawn->share, of, drawn->share, drawn->seed);
 }
 
+// Where a test draws what it does, and has no grid: as GRADSYNC_SEED says, so that a run can be repeated, else anew.
+static inline uint64_t sample_seed(const char *what) {
+    uint64_t seed = sample_number("GRADSYNC_SEED", 0);
+    if (!seed) seed = gs_random_from_system() >> 32;
+    printf("%s: GRADSYNC_SEED=%" PRIu64 "\n", what, seed);
+    return seed;
+}
+
 // Whether case `item` of `grid`, a number of the caller's, belongs to it.
 static inline bool sample_takes(const sample *drawn, uint64_t grid, uint64_t item) {
     if (drawn->share <= 1) return true;
