@@ -18,7 +18,7 @@
 
 #define WORLD 3
 #define COUNT 200000
-#define RUN_SECONDS 20.0
+#define RUN_SECONDS 60.0
 #define ROUNDS_BEFORE 3
 
 #define NUM_LANES 2

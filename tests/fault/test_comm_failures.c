@@ -66,7 +66,7 @@ static gs_status connect(comm_rank *self, const gs_rank_env *env, const char *ba
                                .device = self->device,
                                .num_lanes = NUM_LANES,
                                .helper = helped ? GS_HELPER_ON : GS_HELPER_OFF};
-    return gs_comm_create(&self->comm, &options, gs_deadline_in_seconds(30));
+    return gs_comm_create(&self->comm, &options, gs_deadline_in_seconds(60));
 }
 
 static gs_status connect_shm(comm_rank *self, const gs_rank_env *env, uint32_t generation,
@@ -188,7 +188,7 @@ static void a_rank_alone_knows_who_told_it(void **state) {
     gs_work work = {.sequence = 1};
     assert_ok(gs_device_open(&self.device, "cpu", NULL));
     gs_comm_options options = {.backend = "self", .world_size = 1, .device = self.device};
-    assert_ok(gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(10)));
+    assert_ok(gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(60)));
     gs_comm_explain(self.comm, &seen);
     assert_int_equal(seen.kind, GS_COMM_FAILURE_NONE);
     assert_int_equal(seen.reporter, -1);

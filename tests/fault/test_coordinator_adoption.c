@@ -52,7 +52,7 @@ static void disconnect(agent *at) {
 // The type of the next item that the coordinator sends to this agent.
 static void expect_item(agent *at, const char *type) {
     gs_json *item = NULL;
-    assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(20)));
+    assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(60)));
     assert_non_null(item);
     assert_string_equal(gs_json_string_or(item, "type", ""), type);
     if (!strcmp(type, "stop_rank")) {
@@ -91,7 +91,7 @@ static void send_exit(agent *at) {
     static const char text[] =
         "{\"slot\":0,\"job\":\"" STRANGER "\",\"incarnation\":\"88\",\"exit_code\":0}";
     assert_ok(gs_json_parse(&exited, text, strlen(text)));
-    assert_ok(gs_rpc_call(at->client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(20)));
+    assert_ok(gs_rpc_call(at->client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(60)));
     gs_json_release(exited);
     gs_json_release(reply);
 }
@@ -125,7 +125,7 @@ static gs_code send_line(agent *at) {
                                "\"stream\":\"stderr\",\"text\":\"why\",\"at_ms\":1,\"position\":2}]}";
     gs_json *request = NULL, *reply = NULL;
     assert_ok(gs_json_parse(&request, text, strlen(text)));
-    gs_status status = gs_rpc_call(at->client, GS_LOG, request, &reply, gs_deadline_in_seconds(20));
+    gs_status status = gs_rpc_call(at->client, GS_LOG, request, &reply, gs_deadline_in_seconds(60));
     gs_json_release(request);
     gs_json_release(reply);
     return status.code;
@@ -182,7 +182,7 @@ static gs_code hello_of(gs_stage *it, const char *job, int incarnation) {
     gs_json *hello = NULL, *item = NULL;
     assert_ok(gs_json_parse(&hello, text, strlen(text)));
     assert_ok(gs_rpc_stream_open(&stream, client, GS_HELLO, hello));
-    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60));
     gs_json_release(item);
     gs_json_release(hello);
     gs_rpc_stream_close(stream);
@@ -211,7 +211,7 @@ static void a_trainer_of_another_cluster_is_left_alone(void **state) {
 
 static gs_code end_of(agent *at) {
     gs_json *item = NULL;
-    gs_status status = gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(20));
+    gs_status status = gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(60));
     gs_json_release(item);
     return status.code;
 }
@@ -221,7 +221,7 @@ static void note_welcome(agent *at, char *later, char *other, char *same, size_t
     static const char format[] = ",\"seen_cluster\":\"%s\",\"seen_epoch\":%lld,\"seen_life\":\"%llu\"";
     gs_json *item = NULL;
     uint64_t life = 0;
-    assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(20)));
+    assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(60)));
     assert_ok(gs_json_read_u64(&life, item, "coordinator_life"));
     const char *cluster = gs_json_string_or(item, "cluster", "");
     long long epoch = gs_json_int_or(item, "coordinator_epoch", 0);
@@ -305,7 +305,7 @@ static void an_agent_of_another_protocol_is_refused_by_name(void **state) {
     assert_ok(gs_rpc_client_open(&client, it->context, &options));
     assert_ok(gs_json_parse(&hello, text, strlen(text)));
     assert_ok(gs_rpc_stream_open(&stream, client, GS_AGENT_HELLO, hello));
-    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
     assert_string_equal(status.message, "worker w7 speaks protocol 1 to 1, the coordinator 2 to 2");
     gs_json_release(hello);

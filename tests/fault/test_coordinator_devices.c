@@ -29,7 +29,7 @@ static void start(gs_stage *it, int index, int slots, int gpus) {
 }
 
 static void wait_for_reason(gs_stage *it, const char *reason, const char *words) {
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     for (;;) {
         gs_json *job = gs_stage_get(it, GS_GET_JOB, it->job);
         const char *message = gs_json_string_or(job, "message", "");
@@ -151,7 +151,7 @@ static int count_gpu_slots(gs_stage *it, const char *worker) {
 }
 
 static void wait_for_gpu_slots(gs_stage *it, const char *worker, int wanted) {
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     while (count_gpu_slots(it, worker) != wanted) {
         if (gs_deadline_passed(deadline))
             fail_msg("%s: %d slots with a GPU, wanted %d", worker, count_gpu_slots(it, worker), wanted);

@@ -61,7 +61,7 @@ static void a_crash_costs_no_step_and_names_the_first_rank(void **state) {
     atomic_store(&it->faults.slot, 1);
     atomic_store(&it->faults.crash_at_step, 7);
     start_workers(it, 1, 2);
-    submit(it, id, sizeof id, 2, 30, "");
+    submit(it, id, sizeof id, 2, 600, "");  // the other one is still there then
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);
     const gs_json *failure = gs_json_get(job, "failure");

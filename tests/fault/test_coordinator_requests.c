@@ -120,7 +120,7 @@ static void a_watcher_sees_a_snapshot_then_steps_then_the_end(void **state) {
     int steps = 0, items = 0;
     char event[32] = "";
     for (;;) {
-        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60)));
         if (!item) break;  // the clean end
         snprintf(event, sizeof event, "%s", gs_json_string_or(item, "event", ""));
         if (items++ == 0) assert_string_equal(event, "snapshot");
@@ -182,7 +182,7 @@ static double scrape(life *it, const char *family, const char *line) {
     double value = -1;
     assert_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, NULL));
     for (;;) {
-        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60)));
         if (!item) break;
         const gs_json *families = gs_json_get(item, "families");
         for (size_t i = 0; i < gs_json_count(families); i++) {

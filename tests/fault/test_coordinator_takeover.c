@@ -57,7 +57,7 @@ static void expect_item(agent *at, const char *type) {
     do {  // asked again while it thinks
         gs_json_release(item);
         item = NULL;
-        assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(60)));
         assert_non_null(item);
     } while (!strcmp(gs_json_string_or(item, "type", ""), "describe_rank") && strcmp(type, "describe_rank") != 0);
     assert_string_equal(gs_json_string_or(item, "type", ""), type);
@@ -88,7 +88,7 @@ static void *ask(void *ctx) {
     gs_json *request = NULL;
     asked->status = gs_json_parse(&request, "{\"job\":\"" LOST "\"}", strlen("{\"job\":\"" LOST "\"}"));
     if (!asked->status.code)
-        asked->status = gs_rpc_call(asked->it->client, GS_ADOPT_JOB, request, &asked->reply, gs_deadline_in_seconds(20));
+        asked->status = gs_rpc_call(asked->it->client, GS_ADOPT_JOB, request, &asked->reply, gs_deadline_in_seconds(60));
     gs_json_release(request);
     return NULL;
 }
@@ -128,7 +128,7 @@ static void expect_of_trainer(gs_stage *it, const char *first, const char *secon
     const char *const wanted[] = {first, second};
     for (int i = 0; i < 2; i++) {
         gs_json *item = NULL;
-        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60)));
         assert_string_equal(gs_json_string_or(item, "type", ""), wanted[i]);
         gs_json_release(item);
     }
@@ -178,7 +178,7 @@ static void of_half_a_generation_those_who_are_there_save_and_end(void **state) 
     assert_ok(finish_adoption(&asked, "queued"));
     // Nobody takes its place before it has ended.
     gs_json *exited = parse("{\"slot\":0,\"job\":\"" LOST "\",\"incarnation\":\"88\",\"exit_code\":0}"), *reply = NULL;
-    assert_ok(gs_rpc_call(at.client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(20)));
+    assert_ok(gs_rpc_call(at.client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(60)));
     gs_json_release(exited);
     gs_json_release(reply);
     expect_item(&at, "start_rank");

@@ -85,7 +85,7 @@ static void read_timeline(world *w, answer *out, const char *more) {
     assert_ok(gs_rpc_stream_open(&stream, w->client, GS_GET_JOB_TIMELINE, request));
     gs_json_release(request);
     for (;;) {
-        out->status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+        out->status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60));
         if (out->status.code || !item) break;
         assert_null(out->about);  // it is the last item
         if (gs_json_bool_or(item, "end", false)) {
@@ -103,6 +103,16 @@ static void read_timeline(world *w, answer *out, const char *more) {
     gs_rpc_stream_close(stream);
 }
 
+// Whoever is asked answers in two seconds or is left out; on a busy machine one may be late.
+static void read_timeline_of(world *w, answer *out, const char *more, bool first, bool second) {
+    for (gs_deadline deadline = gs_deadline_in_seconds(60);; gs_json_release(out->about)) {
+        read_timeline(w, out, more);
+        assert_ok(out->status);
+        if (out->pages[0] >= first && out->pages[1] >= second) return;
+        if (gs_deadline_passed(deadline)) fail_msg("%d and %d pages", out->pages[0], out->pages[1]);
+    }
+}
+
 static const gs_json *rank_of(const answer *told, size_t rank) {
     return gs_json_at(gs_json_get(told->about, "ranks"), rank);
 }
@@ -113,8 +123,7 @@ static void all_ranks_are_asked_and_pages_passed_on(void **state) {
     submit(w, 1000000);
     wait_until(w, "running", 5);
     answer told;
-    read_timeline(w, &told, ",\"steps\":\"last:2\"");
-    assert_ok(told.status);
+    read_timeline_of(w, &told, ",\"steps\":\"last:2\"", true, true);
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(told.pages[rank], 2);
         assert_int_equal(told.steps[rank], 2);
@@ -134,8 +143,7 @@ static void only_the_ranks_wanted_are_asked(void **state) {
     submit(w, 1000000);
     wait_until(w, "running", 5);
     answer told;
-    read_timeline(w, &told, ",\"ranks\":\"1\"");
-    assert_ok(told.status);
+    read_timeline_of(w, &told, ",\"ranks\":\"1\"", false, true);
     assert_int_equal(told.pages[0], 0);
     assert_int_equal(told.pages[1], 2);
     assert_int_equal(gs_json_count(gs_json_get(told.about, "ranks")), 1);
@@ -149,8 +157,7 @@ static void a_rank_that_does_not_answer_is_named_in_time(void **state) {
     submit(w, 1000000);
     wait_until(w, "running", 5);
     answer told;
-    read_timeline(w, &told, "");
-    assert_ok(told.status);
+    read_timeline_of(w, &told, "", true, false);
     assert_int_equal(told.pages[0], 2);
     assert_int_equal(told.pages[1], 0);
     assert_false(gs_json_bool_or(rank_of(&told, 1), "answered", true));
@@ -248,11 +255,14 @@ static void a_rank_that_is_late_in_every_step_becomes_the_verdict(void **state) 
     assert_true(gs_json_double_or(late, "share_of_steps_last", 0) > 0.9);
     assert_false(gs_json_bool_or(gs_json_at(gs_json_get(metrics, "ranks"), 0), "straggler", true));
     gs_json_release(metrics);
-    gs_json *job = get(w, GS_GET_JOB);
-    const gs_json *latest = gs_json_get(job, "latest");
-    assert_int_equal(gs_json_int_or(latest, "slowest_rank", -1), 1);
-    assert_true(gs_json_bool_or(latest, "slowest_rank_is_straggler", false));
-    gs_json_release(job);
+    for (bool shown = false; !shown;) {
+        gs_json *job = get(w, GS_GET_JOB);
+        const gs_json *latest = gs_json_get(job, "latest");
+        shown = gs_json_int_or(latest, "slowest_rank", -1) == 1 &&
+                gs_json_bool_or(latest, "slowest_rank_is_straggler", false);
+        gs_json_release(job);
+        assert_true(shown || !gs_deadline_passed(deadline));
+    }
 }
 
 static void a_failed_job_is_diagnosed_by_its_first_failure(void **state) {

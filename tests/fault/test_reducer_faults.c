@@ -20,9 +20,9 @@
 static gs_status run_step(grad_rank *rank, int64_t step) {
     gs_reduce_result reduced;
     gs_commit_result committed;
-    GS_TRY(grad_rank_run_step(rank, step, &reduced, gs_deadline_in_seconds(10)));
+    GS_TRY(grad_rank_run_step(rank, step, &reduced, gs_deadline_in_seconds(60)));
     return gs_commit_run(&committed, rank->comm, &(gs_commit_vote){.step = step, .generation = 1},
-                         gs_deadline_in_seconds(10));
+                         gs_deadline_in_seconds(60));
 }
 
 // Notes how many steps it has applied and whether it holds the one in flight: "3 1".
@@ -33,7 +33,7 @@ static gs_status body_steps(const gs_rank_env *env) {
     model.unused_percent = 0;
     if (strcmp(env->arg, "apart") == 0) model.tally = GS_TALLY_APART;
     grad_rank rank;
-    gs_status status = grad_rank_open(&rank, &model, env, NULL, gs_deadline_in_seconds(10));
+    gs_status status = grad_rank_open(&rank, &model, env, NULL, gs_deadline_in_seconds(60));
     int64_t applied = 0;
     char note[32];
     while (!status.code && applied < NUM_STEPS) {
@@ -61,7 +61,7 @@ static void run_with(outcome *out, const char *place, const char *action, int co
     gs_ranks *ranks;
     const char *arg = strcmp(place, "reducer.tally") == 0 ? "apart" : "";
     assert_ok(gs_ranks_start(&ranks, "steps", WORLD, arg, environment));
-    assert_ok(gs_ranks_wait(ranks, out->statuses, gs_deadline_in_seconds(30)));
+    assert_ok(gs_ranks_wait(ranks, out->statuses, gs_deadline_in_seconds(60)));
     for (int r = 0; r < WORLD; r++) {
         out->applied[r] = out->complete[r] = 0;
         sscanf(gs_ranks_note(ranks, r), "%d %d", &out->applied[r], &out->complete[r]);

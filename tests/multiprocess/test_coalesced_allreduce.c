@@ -103,12 +103,12 @@ static gs_status body_no_memory(const gs_rank_env *env) {
     gs_tensor_view tensor = {values, 8, GS_FP32};
     GS_TRY(comm_rank_open(&self, env, 1 << 16, NULL));
     callocs_fail = env->rank == 1;
-    gs_status status = gs_coalesced_broadcast(self.comm, &tensor, 1, 0, 0, gs_deadline_in_seconds(10));
+    gs_status status = gs_coalesced_broadcast(self.comm, &tensor, 1, 0, 0, gs_deadline_in_seconds(60));
     callocs_fail = false;
     // The root of a broadcast need not wait for anybody.
     if (!status.code)
         status = gs_coalesced_allreduce(self.comm, &tensor, 1, GS_OP_SUM, 0, 0,
-                                        gs_deadline_in_seconds(10));
+                                        gs_deadline_in_seconds(60));
     gs_status met = gs_rank_exchange(env->exchange, "known", NULL, 0, &note, 1, all, soon());
     comm_rank_close(&self);
     return met.code ? met : status;

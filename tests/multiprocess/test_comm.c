@@ -396,7 +396,7 @@ static gs_status choose_helper(const gs_rank_env *env) {
     gs_status status =
         gs_device_open(&self.device, "cpu", &(gs_device_options){.num_threads = num_threads});
     options.device = self.device;
-    if (!status.code) status = gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(30));
+    if (!status.code) status = gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(60));
     int helpers = count_threads_named("comm\n");
     if (!status.code && helpers != expected)
         status = gs_error(GS_INTERNAL, "%d threads move beside %d that compute on %d cores",

@@ -316,7 +316,7 @@ static void a_deadline_names_all_missing_ranks_and_the_collective_can_still_fini
         gs_status statuses[4];
         run_ranks(statuses, "late", 4, args[i]);
         expect(&statuses[0], GS_DEADLINE_EXCEEDED,
-               "bucket 3, step 5: ranks 1 and 2 did not arrive within 0.");
+               "bucket 3, step 5: ranks 1 and 2 did not arrive within ");
         expect(&statuses[1], GS_OK, "");
         expect(&statuses[2], GS_OK, "");
         expect(&statuses[3], GS_DEADLINE_EXCEEDED, "ranks 1 and 2 did not arrive");

@@ -140,7 +140,7 @@ static gs_status intrude(const gs_rank_env *env) {
                                .exchange_ctx = &self};
     gs_status status = comm_rank_open(&rank, env, env->rank == 2 ? 8192 : 4096, &options);
     gs_collective barrier = {.kind = GS_BARRIER, .bucket = -1};
-    if (!status.code) status = gs_comm_run(rank.comm, &barrier, gs_deadline_in_seconds(20));
+    if (!status.code) status = gs_comm_run(rank.comm, &barrier, gs_deadline_in_seconds(60));
     if (!status.code && is_auto &&
         !strstr(gs_comm_backend_reason(rank.comm), "; not shm: rank 1 runs on another host"))
         status = gs_error(GS_INTERNAL, "it is %s: %s", gs_comm_backend_name(rank.comm),
@@ -158,7 +158,7 @@ static void run_deed(gs_status *statuses, const char *deed) {
     gs_ranks *ranks;
     assert_int_equal(gs_ranks_start(&ranks, "intrude", WORLD, deed, NULL).code, GS_OK);
     // Well below the deadline of the handshake: a rank that only its deadline frees is a failure.
-    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(20)).code, GS_OK);
+    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)).code, GS_OK);
     gs_ranks_destroy(ranks);
 }
 

@@ -290,7 +290,7 @@ static gs_status body_stops(const gs_rank_env *env) {
     return status;
 }
 
-// Rank 2 is there when the time of rank 0 begins, and has a second to say so.
+// Rank 2 is there when the time of rank 0 begins, and has four seconds to say so.
 static gs_status body_late(const gs_rank_env *env) {
     rank_side side;
     gs_join_round round;
@@ -300,7 +300,7 @@ static gs_status body_late(const gs_rank_env *env) {
     GS_TRY(gs_rank_exchange(env->exchange, "begin", NULL, 0, &mine, sizeof mine, all, soon()));
     if (env->rank != 1)
         status = gs_join_announce(&round, side.comm, true, GS_DIVIDE_BY_INITIAL, 4,
-                                  gs_deadline_in_seconds(1));
+                                  gs_deadline_in_seconds(4));
     GS_TRY(gs_rank_exchange(env->exchange, "late", NULL, 0, &mine, sizeof mine, all, soon()));
     close_side(&side);
     return env->rank == 1 ? gs_error(GS_DEADLINE_EXCEEDED, "step 4: rank 1 stayed away") : status;

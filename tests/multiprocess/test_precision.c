@@ -384,7 +384,7 @@ static gs_status run_scaled_step(grad_rank *rank, int64_t step, gs_grad_scaler *
     for (size_t i = 0; i < 100; i++) ((float *)pass.grads[0])[i] = value;
     GS_TRY(gs_reducer_mark_ready(rank->reducer, 0));
     GS_TRY(gs_reducer_end_pass(rank->reducer));
-    GS_TRY(gs_reducer_finish(rank->reducer, &result, gs_deadline_in_seconds(30)));
+    GS_TRY(gs_reducer_finish(rank->reducer, &result, gs_deadline_in_seconds(60)));
     float mean =
         ((const float *)gs_reducer_grads(rank->reducer)[0])[50] * gs_grad_scaler_inverse(scaler);
     if (!result.nonfinite)
@@ -403,7 +403,7 @@ static gs_status body_scaler(const gs_rank_env *env) {
     GS_TRY(gs_grad_scaler_init(&scaler, &options));
     GS_TRY(gs_grad_scaler_init(&serial, &options));
     grad_rank rank;
-    GS_TRY(grad_rank_open(&rank, &model, env, NULL, gs_deadline_in_seconds(30)));
+    GS_TRY(grad_rank_open(&rank, &model, env, NULL, gs_deadline_in_seconds(60)));
     gs_status status = gs_ok();
     for (int64_t step = 0; step < 60 && !status.code; step++) {
         bool any = false;
@@ -439,7 +439,7 @@ static gs_status body_norms(const gs_rank_env *env) {
                                                          .exchange = gs_rank_exchange,
                                                          .exchange_ctx = env->exchange,
                                                          .device = device},
-                                      gs_deadline_in_seconds(20));
+                                      gs_deadline_in_seconds(60));
     const double orders[] = {1, 2, 1000, (double)INFINITY}, wanted[] = {6, sqrt(14), 3, 3};
     for (int i = 0; i < 8 && !status.code; i++) {
         double p = orders[i % 4], norm = 0;
@@ -448,7 +448,7 @@ static gs_status body_norms(const gs_rank_env *env) {
         const size_t count = 1;
         const gs_grad_list list = {&(void *){grad}, &count, 1};
         status = gs_grad_norm_across(&norm, gs_grad_list_norm(&list, p, device), p, comm,
-                                     gs_deadline_in_seconds(20));
+                                     gs_deadline_in_seconds(60));
         if (!status.code)
             status = check_near("the norm", norm, is_bad ? (double)NAN : wanted[i],
                                 (gs_near){.absolute = 1e-12, .nonfinite = is_bad});

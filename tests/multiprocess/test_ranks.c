@@ -13,7 +13,7 @@
 #include "tests/support/ranks.h"
 
 static gs_status exchange_numbers(const gs_rank_env *env) {
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     for (int64_t round = 0; round < 50; round++) {
         int64_t mine[1000] = {env->rank, round}, all[8 * 1000];
         GS_TRY(gs_rank_exchange(env->exchange, "numbers", NULL, 0, mine, sizeof mine, all, deadline));
@@ -27,7 +27,7 @@ static gs_status exchange_numbers(const gs_rank_env *env) {
 
 // Two groups and all of them together, at different paces.
 static gs_status exchange_in_groups(const gs_rank_env *env) {
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     bool odd = env->rank % 2;
     int ranks[8], num_ranks = 0, all[8];
     for (int i = odd; i < env->world_size; i += 2) ranks[num_ranks++] = i;
@@ -46,13 +46,13 @@ static gs_status exchange_in_groups(const gs_rank_env *env) {
 static gs_status disagree_on_tag(const gs_rank_env *env) {
     char all[64];
     return gs_rank_exchange(env->exchange, env->rank == 1 ? "left" : "right", NULL, 0, "x", 1, all,
-                            gs_deadline_in_seconds(20));
+                            gs_deadline_in_seconds(60));
 }
 
 static gs_status leave_before_exchange(const gs_rank_env *env) {
     char all[64];
     if (env->rank == 1) return gs_ok();
-    return gs_rank_exchange(env->exchange, "late", NULL, 0, "x", 1, all, gs_deadline_in_seconds(20));
+    return gs_rank_exchange(env->exchange, "late", NULL, 0, "x", 1, all, gs_deadline_in_seconds(60));
 }
 
 static gs_status note_and_wait(const gs_rank_env *env) {
@@ -71,13 +71,13 @@ static const gs_rank_body bodies[] = {{"exchange", exchange_numbers},
 
 static void exchange_gives_every_rank_all_bytes(void **state) {
     (void)state;
-    gs_status status = gs_ranks_run("exchange", 5, NULL, gs_deadline_in_seconds(30));
+    gs_status status = gs_ranks_run("exchange", 5, NULL, gs_deadline_in_seconds(60));
     assert_string_equal(status.message, "");
 }
 
 static void groups_exchange_beside_each_other(void **state) {
     (void)state;
-    gs_status status = gs_ranks_run("groups", 5, NULL, gs_deadline_in_seconds(30));
+    gs_status status = gs_ranks_run("groups", 5, NULL, gs_deadline_in_seconds(60));
     assert_string_equal(status.message, "");
 }
 
@@ -86,7 +86,7 @@ static void different_tags_fail_on_every_rank(void **state) {
     gs_ranks *ranks;
     gs_status statuses[3];
     assert_int_equal(gs_ranks_start(&ranks, "disagree", 3, NULL, NULL).code, GS_OK);
-    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(30)).code, GS_OK);
+    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)).code, GS_OK);
     // A rank that came later finds that another one has ended.
     for (int i = 0; i < 3; i++) assert_int_not_equal(statuses[i].code, GS_OK);
     gs_ranks_destroy(ranks);
@@ -94,7 +94,7 @@ static void different_tags_fail_on_every_rank(void **state) {
 
 static void exchange_with_an_ended_rank_is_aborted(void **state) {
     (void)state;
-    gs_status status = gs_ranks_run("leave", 2, NULL, gs_deadline_in_seconds(30));
+    gs_status status = gs_ranks_run("leave", 2, NULL, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_ABORTED);
     assert_non_null(strstr(status.message, "rank 1 has ended"));
 }
@@ -104,7 +104,7 @@ static void notes_statuses_and_signals_arrive(void **state) {
     gs_ranks *ranks;
     gs_status statuses[2];
     assert_int_equal(gs_ranks_start(&ranks, "note", 2, "hello", NULL).code, GS_OK);
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     assert_int_equal(gs_ranks_wait_note(ranks, 0, "hel", deadline).code, GS_OK);
     assert_string_equal(gs_ranks_note(ranks, 0), "hello");
     gs_ranks_signal(ranks, 0, SIGKILL);

@@ -204,7 +204,7 @@ static void run_backward(const program *self, float *grad, int p, int shard) {
 
 // A frozen rank is given up sooner.
 static gs_deadline step_deadline(const program *self) {
-    return self->is_frozen_run && self->generation == 1 ? gs_deadline_in_seconds(1.5) : soon();
+    return self->is_frozen_run && self->generation == 1 ? gs_deadline_in_seconds(6) : soon();
 }
 
 static gs_status reduce(program *self, gs_reduce_result *result) {
@@ -254,7 +254,7 @@ static gs_status take_step(program *self) {
 static gs_status meet_frozen_rank(program *self) {
     gs_comm_failure failure;
     gs_comm *none;
-    gs_status status = gs_comm_wait_ended(self->comm, gs_deadline_in_seconds(1));
+    gs_status status = gs_comm_wait_ended(self->comm, gs_deadline_in_seconds(5));
     gs_comm_explain(self->comm, &failure);
     if (status.code != GS_DEADLINE_EXCEEDED || !strstr(status.message, "rank 0 did not leave"))
         return gs_error(GS_INTERNAL, "rank %d: \"%.150s\"", self->rank, status.message);
@@ -278,7 +278,7 @@ static gs_status go_on(program *self) {
     gs_comm *next;
     self->generation++;
     if (self->rank != 0 && is_place(self, "frozen")) GS_TRY(meet_frozen_rank(self));
-    GS_TRY(gs_comm_wait_ended(self->comm, gs_deadline_in_seconds(40)));
+    GS_TRY(gs_comm_wait_ended(self->comm, gs_deadline_in_seconds(60)));
     GS_TRY(connect_ranks(&next, self));
     gs_status status = gs_reducer_reset(self->reducer, next, soon());
     gs_comm_destroy(self->comm);

@@ -18,7 +18,7 @@
 
 #define NUM_PARAMS 6
 #define MAX_ELEMENTS 2000
-#define DEADLINE gs_deadline_in_seconds(30)
+#define DEADLINE gs_deadline_in_seconds(60)
 
 // Odd ones, some smaller than a line, one larger than all others together.
 static const int64_t counts[NUM_PARAMS] = {301, 2, 33, 1, 777, 64};

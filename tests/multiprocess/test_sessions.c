@@ -274,11 +274,11 @@ static void three_generations_in_one_process_hold_the_same_bits(void **state) {
     check_held(members, 1, 1);
     check_held(members, 2, 1);
     check_held(newcomer, 0, ABORTED_AT);
-    assert_ok(gs_ranks_wait(members, statuses, gs_deadline_in_seconds(30)));
+    assert_ok(gs_ranks_wait(members, statuses, gs_deadline_in_seconds(60)));
     assert_int_equal(statuses[0].code, GS_ABORTED);  // killed
     assert_ok(statuses[1]);
     assert_ok(statuses[2]);
-    assert_ok(gs_ranks_wait(newcomer, statuses, gs_deadline_in_seconds(30)));
+    assert_ok(gs_ranks_wait(newcomer, statuses, gs_deadline_in_seconds(60)));
     assert_ok(statuses[0]);
     gs_ranks_destroy(members);
     gs_ranks_destroy(newcomer);
@@ -299,11 +299,11 @@ static void newcomer_goes_on_with_the_residuals_of_the_dead(void **state) {
     check_held(members, 1, KILLED_AT);
     check_held(members, 2, KILLED_AT);
     check_held(newcomer, 0, KILLED_AT);
-    assert_ok(gs_ranks_wait(members, statuses, gs_deadline_in_seconds(30)));
+    assert_ok(gs_ranks_wait(members, statuses, gs_deadline_in_seconds(60)));
     assert_int_equal(statuses[0].code, GS_ABORTED);  // killed
     assert_ok(statuses[1]);
     assert_ok(statuses[2]);
-    assert_ok(gs_ranks_wait(newcomer, statuses, gs_deadline_in_seconds(30)));
+    assert_ok(gs_ranks_wait(newcomer, statuses, gs_deadline_in_seconds(60)));
     assert_ok(statuses[0]);
     gs_ranks_destroy(members);
     gs_ranks_destroy(newcomer);

@@ -34,7 +34,7 @@
 #define MAX_WORLD 3
 #define GATHER_LANE 1
 #define ARENA_BYTES ((size_t)512 << 10)
-#define DEADLINE gs_deadline_in_seconds(30)
+#define DEADLINE gs_deadline_in_seconds(60)
 
 static const int64_t counts[NUM_PARAMS] = {301, 17, 1, 96, 250, 33};
 #define POISONED 1

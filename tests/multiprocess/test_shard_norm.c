@@ -22,7 +22,7 @@
 #define NUM_PARAMS 3
 #define MAX_ELEMENTS 400
 #define MAX_NORM 2.5
-#define DEADLINE gs_deadline_in_seconds(30)
+#define DEADLINE gs_deadline_in_seconds(60)
 
 static const int64_t counts[NUM_PARAMS] = {130, 3, 200};
 static const double norms[] = {1, 2, 3.5, INFINITY};

@@ -420,7 +420,7 @@ static void ranks_with_other_options_are_named(void **state) {
         gs_ranks *ranks;
         gs_status statuses[2];
         assert_int_equal(gs_ranks_start(&ranks, "differs", 2, cases[i][0], NULL).code, GS_OK);
-        assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(30)).code, GS_OK);
+        assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)).code, GS_OK);
         for (int r = 0; r < 2; r++) {
             if (!strstr(statuses[r].message, cases[i][1])) fail_msg("%s", statuses[r].message);
         }

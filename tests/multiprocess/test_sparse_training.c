@@ -241,7 +241,7 @@ static gs_status open_drop_rank(drop_rank *rank, const gs_rank_env *env) {
         .arena = rank->self.arena,
         .device = rank->self.device};
     gs_status status =
-        gs_reducer_create(&rank->reducer, &options, rank->self.comm, gs_deadline_in_seconds(30));
+        gs_reducer_create(&rank->reducer, &options, rank->self.comm, gs_deadline_in_seconds(60));
     gs_bucket_plan_release(&plan);
     return status;
 }
@@ -342,7 +342,7 @@ static gs_status body_drop(const gs_rank_env *env) {
         if (!status.code) status = run_shard(&rank, &pass, step, env->rank);
         if (!status.code) status = gs_reducer_end_pass(rank.reducer);
         if (!status.code)
-            status = gs_reducer_finish(rank.reducer, &result, gs_deadline_in_seconds(30));
+            status = gs_reducer_finish(rank.reducer, &result, gs_deadline_in_seconds(60));
         if (!status.code) status = check_drop_step(&rank, &result, step, &num_unused);
         for (int64_t layer = 0; layer < NUM_LAYERS; layer++)
             strcat(kept, gs_layer_drop_skips(&drop, step, env->rank, layer) ? "-" : "x");

@@ -21,7 +21,7 @@
 #define NUM_STEPS 6
 #define MAX_WORLD 4
 #define MAX_BUCKETS NUM_PARAMS
-#define DEADLINE gs_deadline_in_seconds(30)
+#define DEADLINE gs_deadline_in_seconds(60)
 
 // The third is fp64, the fifth sparse without rows: a bucket of nothing.
 static const int64_t counts[NUM_PARAMS] = {3000, 17, 500, 1, 10, 800, 64};

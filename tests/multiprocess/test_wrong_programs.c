@@ -20,8 +20,8 @@
 #define WRONG_STEP 2
 #define NUM_STEPS 5
 // A rank that hangs is seen by the deadline alone: short, but only where one hangs.
-#define PATIENCE_SECONDS 20.0
-#define HANG_SECONDS 1.5
+#define PATIENCE_SECONDS 60.0
+#define HANG_SECONDS 4.0
 
 typedef gs_status (*step_body)(grad_rank *rank, int64_t step);
 

@@ -21,7 +21,7 @@
 #include "tests/support/ranks.h"
 
 #define RUN_SECONDS 120.0
-#define DEATH_SECONDS 10.0  // to know of it takes milliseconds
+#define DEATH_SECONDS 60.0  // to know of it takes milliseconds
 #define NUM_LANES 2  // all happens in the last
 #define BIT(rank) (UINT64_C(1) << (rank))
 
@@ -118,7 +118,7 @@ static gs_status fail_alone(const gs_rank_env *env) {
     GS_TRY(nccl_rank_open_device(&self, env, FAILURE_ARENA_BYTES));
     gs_comm_options options = {
         .backend = "self", .world_size = 1, .num_lanes = 2, .device = self.device};
-    gs_status status = gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(20));
+    gs_status status = gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(60));
     if (!status.code) status = explain_alone(&self, env->arg, &seen);
     bool late = strcmp(env->arg, "late") == 0;
     gs_comm_failure_kind kind = late ? GS_COMM_FAILURE_TIMEOUT : GS_COMM_FAILURE_DEVICE;

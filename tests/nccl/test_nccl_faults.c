@@ -286,7 +286,7 @@ static gs_status try_often(const gs_rank_env *env) {
     comm_rank self;
     gs_status status = nccl_rank_open_device(&self, env, 0);
     for (int i = 0; i < 201 && status.code != GS_RESOURCE_EXHAUSTED; i++)
-        status = nccl_rank_connect(&self, env, NULL, gs_deadline_in_seconds(10));
+        status = nccl_rank_connect(&self, env, NULL, gs_deadline_in_seconds(60));
     comm_rank_close(&self);
     return status;
 }

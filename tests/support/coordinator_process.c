@@ -42,7 +42,7 @@ gs_status gs_coordinator_process_start(gs_coordinator_process *process) {
     unlink(port_file);
     process->pid = spawn(process, port_file);
     if (process->pid < 0) return gs_error_from_errno(errno, "fork");
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(120);
     while (!read_ports(process, port_file)) {
         int status = 0;
         if (waitpid(process->pid, &status, WNOHANG) == process->pid) {
@@ -78,7 +78,7 @@ int gs_coordinator_process_stop(gs_coordinator_process *process) {
 
 int gs_coordinator_process_wait(gs_coordinator_process *process) {
     if (process->pid <= 0) return -1;
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(120);
     int status = 0;
     while (waitpid(process->pid, &status, WNOHANG) != process->pid) {
         if (gs_deadline_passed(deadline)) {

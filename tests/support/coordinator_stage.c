@@ -48,7 +48,7 @@ gs_status gs_stage_ask(gs_stage *stage, gs_json **reply, gs_method method, const
     gs_json *request = NULL;
     assert_ok(gs_json_parse(&request, text, strlen(text)));
     gs_status status =
-        gs_rpc_call(stage->client, method, request, reply, gs_deadline_in_seconds(20));
+        gs_rpc_call(stage->client, method, request, reply, gs_deadline_in_seconds(60));
     gs_json_release(request);
     return status;
 }

@@ -377,7 +377,7 @@ gs_status gs_ranks_wait(gs_ranks *ranks, gs_status *statuses, gs_deadline deadli
         bool in_time = wait_for_end(ranks, process, deadline);
         if (!in_time) {
             gs_ranks_signal(ranks, i, SIGKILL);
-            wait_for_end(ranks, process, gs_deadline_in_seconds(30));
+            wait_for_end(ranks, process, gs_deadline_in_seconds(60));
             result = gs_error(GS_DEADLINE_EXCEEDED, "rank %d did not end in time", i);
         }
         int how = 0;

@@ -6,7 +6,7 @@
 #include "core/clock.h"
 
 static inline gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
+    return gs_deadline_in_seconds(90);
 }
 
 #endif

@@ -345,7 +345,7 @@ static void a_list_of_parameters_that_nobody_answers_stops_no_heartbeat(void **s
     start_rank(f, 5, 0);
     SERVE_UNTIL(f, f->withheld_since_ns);
     SERVE_UNTIL(f, f->num_heartbeats >= 10);  // one in 50 ms
-    assert_true(gs_now_ns() - f->withheld_since_ns < 4 * GS_NS_PER_SEC);
+    assert_true(gs_now_ns() - f->withheld_since_ns < 20 * GS_NS_PER_SEC);
     f->withholds_ready = false;
     SERVE_UNTIL(f, f->exited);
     assert_string_equal(bye_reason(f), "target_reached");
