@@ -21,7 +21,7 @@
 #define COUNT 320000  // each slice is a segment and a bit
 #define SMALL_COUNT 240
 #define MOST_TURNS 100000
-#define FAR_SECONDS 20.0
+#define FAR_SECONDS 60.0
 #define NUM_KILLS 12
 #define NUM_FREEZES 2
 #define FROZEN_SECONDS 3.0
