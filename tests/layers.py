@@ -42,6 +42,7 @@ ROOMS = {
         "comm": ["tensor"],
         "comm/shm": ["comm", "tensor"],
         "comm/net": ["comm", "tensor"],
+        "comm/hosts": ["comm/net", "comm", "tensor"],
         "comm/nccl": ["comm", "tensor"],
         "step": ["comm", "tensor"],
         "bucket": ["comm", "tensor"],

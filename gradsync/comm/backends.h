@@ -10,6 +10,7 @@
 extern const gs_comm_backend gs_comm_self;
 extern const gs_comm_backend gs_comm_shm;
 extern const gs_comm_backend gs_comm_net;
+extern const gs_comm_backend gs_comm_hosts;
 #ifdef GRADSYNC_CUDA
 extern const gs_comm_backend gs_comm_nccl;
 #endif
@@ -21,6 +22,7 @@ typedef struct gs_backend_facts {
 } gs_backend_facts;
 
 extern const gs_backend_facts gs_comm_net_facts;
+extern const gs_backend_facts gs_comm_hosts_facts;
 
 // In a message: "3", "1, 2 and 7", or the first sixteen "and 40 more". A gs_comm_failure has all.
 void gs_backends_list_ranks(char *text, size_t text_bytes, const int *ranks, int count);

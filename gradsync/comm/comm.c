@@ -67,6 +67,7 @@ static const gs_comm_backend *const backends[] = {
     &gs_comm_self,
     &gs_comm_shm,
     &gs_comm_net,
+    &gs_comm_hosts,
 #ifdef GRADSYNC_CUDA
     &gs_comm_nccl,
 #endif
@@ -74,7 +75,8 @@ static const gs_comm_backend *const backends[] = {
 
 // What `auto` tries for several ranks, in this order. Each comes to one verdict on all ranks, so
 // the next is tried by all.
-static const gs_comm_backend *const automatic_on_host[] = {&gs_comm_shm, &gs_comm_net, NULL};
+static const gs_comm_backend *const automatic_on_host[] = {&gs_comm_shm, &gs_comm_hosts,
+                                                         &gs_comm_net, NULL};
 static const gs_comm_backend *const automatic_on_gpu[] = {
 #ifdef GRADSYNC_CUDA
     &gs_comm_nccl,
@@ -82,7 +84,7 @@ static const gs_comm_backend *const automatic_on_gpu[] = {
     NULL,
 };
 
-static const gs_backend_facts *const facts[] = {&gs_comm_net_facts};
+static const gs_backend_facts *const facts[] = {&gs_comm_net_facts, &gs_comm_hosts_facts};
 
 static gs_status check_options(const gs_comm_options *options) {
     if (options->rank < 0 || options->rank >= options->world_size)
@@ -157,7 +159,8 @@ static gs_status open_automatic(gs_comm *comm, const gs_comm_options *options, g
         status = open_backend(comm, *list, options, stages);
         if (!status.code && refused[0]) explain_choice(comm, refused);
         if (status.code != GS_UNAVAILABLE) return status;
-        snprintf(refused, sizeof refused, "%s: %s", (*list)->name, status.message);
+        if (!refused[0])
+            snprintf(refused, sizeof refused, "%s: %s", (*list)->name, status.message);
         status = gs_status_prefix(status, "no backend fits: %s", (*list)->name);
     }
     return status;
@@ -174,7 +177,7 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options, g
     if (strcmp(name, "nccl") == 0)
         return gs_stages_settle(stages, name,
                                 gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA"));
-    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, net, nccl",
+    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, net, hosts, nccl",
                     name);
 }
 

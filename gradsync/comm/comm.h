@@ -14,8 +14,9 @@
 // its end is taken for the rank's; destroy itself may be another's, once nobody is inside a call. (shm without
 // a helper then keeps a page of some KiB mapped: the kernel still has to find the rank's life in it.)
 //
-// Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere. (nccl: in
-// an order of the library's, the same on all ranks.)
+// Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere. (hosts:
+// plain all-reduces inside each host in that order, then the hosts' sums by their lowest ranks. nccl: in an order of
+// the library's, the same on all ranks.)
 //
 // With a GPU buffers are device memory, or host memory, which the backend carries over and back itself: for
 // the small things that ranks agree on. A collective of device memory starts behind the compute stream's
@@ -72,7 +73,7 @@ gs_stream *gs_comm_stream(const gs_comm *comm);
 // ranks of a communicator may differ.
 bool gs_comm_moves_alone(const gs_comm *comm);
 // The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none"; of net "flat",
-// "owners"; "nccl", "nccl-staged" through the host, "nccl-tree".
+// "owners"; of hosts these, and "leaders", "levels"; "nccl", "nccl-staged" through the host, "nccl-tree".
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective);
 
 // Starts a collective; never blocks for other ranks, but makes progress on earlier ones. Buffers must
@@ -134,7 +135,7 @@ void gs_comm_explain(gs_comm *comm, gs_comm_failure *out);
 // Ends every wait on this communicator, here and on its other ranks (nccl: here; the others
 // see a closed connection at best, or their deadline), with ABORTED and
 // `reason`; the first reason wins. Any thread, any number of times. What buffers hold afterwards means
-// nothing; but of net's collectives, whatever ended them, the own inputs of one that is not done are as they were, and
+// nothing; but of net's and hosts' collectives, whatever ended them, the own inputs of one that is not done are as they were, and
 // what it was to store in their place is not there. The communicator is only good for destroy then.
 void gs_comm_abort(gs_comm *comm, const char *reason);
 // Aborts, and returns when nothing here moves bytes of what was posted: its buffers are the caller's again.
@@ -150,7 +151,7 @@ void gs_comm_let_go(gs_comm *comm, const char *reason);
 // then.
 //
 // shm: by lives that the kernel ends with a thread, whatever its process was doing. self: nobody else is there.
-// net: nobody but this rank writes into its memory; the others have been told, or do not listen.
+// net, hosts: nobody but this rank writes into its memory; the others have been told, or do not listen.
 // nccl: this rank has left the library's communicator; it does not tell when others have. Those that make the next one
 // with this rank have before it is made; whoever does not has to be ended by its supervisor.
 GS_NODISCARD gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline);

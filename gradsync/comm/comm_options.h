@@ -31,7 +31,7 @@ typedef enum gs_helper_thread {
 } gs_helper_thread;
 
 typedef struct gs_comm_options {
-    const char *backend;  // "auto", "self", "shm", "net", "nccl"; NULL: auto. The same on all ranks
+    const char *backend;  // "auto", "self", "shm", "net", "hosts", "nccl"; NULL: auto. The same on all ranks
     int rank, world_size;
     uint32_t generation;  // of the membership; nothing from another one is accepted
     gs_exchange exchange;
