@@ -20,7 +20,8 @@ typedef struct gs_cli_options {
 
     const char *sets[GS_CLI_MAX_SETS];  // submit --set
     int num_sets;
-    bool wait, dry_run, now, follow, all, purge, model_alone;
+    bool wait, dry_run, now, follow, all, purge, model_alone, force;
+    const char *hosts;  // doctor, bench
     const char *rank, *tail, *level, *grep;  // logs
     const char *state, *label, *series;
     const char *step;          // release
@@ -55,6 +56,8 @@ int gs_cli_up(gs_cli *cli);
 int gs_cli_timeline(gs_cli *cli);
 int gs_cli_explain(gs_cli *cli);
 int gs_cli_export(gs_cli *cli);
+int gs_cli_doctor(gs_cli *cli);
+int gs_cli_bench(gs_cli *cli);
 
 // Follows a job to its end and tells it; an exit code by the result.
 int gs_cli_follow_job(gs_cli *cli, const char *job);

@@ -545,6 +545,18 @@ const gs_cli_command gs_cli_commands[] = {
     {"metrics", NULL, "JOB", "eo", "latest values of all ranks, or series by step",
      "  gradsync metrics hello\n  gradsync metrics hello --series loss,step_seconds", 1, 1, false,
      show_metrics},
+    {"doctor", NULL, "", "wo", "what is in the way of training on the workers that there are",
+     "Asks the workers: whether each reaches each other at its data address, in both directions, and\n"
+     "how fast a word comes back; builds, clocks, limits, settings that surprise, whether they see the\n"
+     "coordinator's checkpoints. Exit code 1 when something has to be mended.\n\n"
+     "  gradsync doctor\n  gradsync doctor --hosts a,b\n"
+     "  gradsync doctor -o json | jq '.findings[] | select(.severity == \"error\")'",
+     0, 0, false, gs_cli_doctor},
+    {"bench", NULL, "allreduce", "wFo", "what the links between workers give",
+     "Latency by size and bandwidth from each worker to each other, a second for each worker, and what\n"
+     "that means for an all-reduce. Refused while jobs use the network, unless forced.\n\n"
+     "  gradsync bench allreduce\n  gradsync bench allreduce --hosts a,b --force",
+     1, 1, false, gs_cli_bench},
     {"health", NULL, "", "", "whether the server is alive (exit code 0)", "  gradsync health", 0, 0,
      false, check_health},
     {"version", NULL, "", "", "versions of this program and of the server", "  gradsync version", 0,

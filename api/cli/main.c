@@ -34,7 +34,9 @@ enum {
     KEY_SLOTS,
     KEY_DATA_ROOT,
     KEY_DATA_DIR,
-    KEY_HTTP
+    KEY_HTTP,
+    KEY_HOSTS,
+    KEY_FORCE
 };
 
 static const struct {
@@ -65,6 +67,8 @@ static const struct {
     {'d',
      {"data-dir", KEY_DATA_DIR, "DIR", 0,
       "where the coordinator stores (default ~/.local/state/gradsync)", 0}},
+    {'w', {"hosts", KEY_HOSTS, "WORKERS", 0, "only these workers, separated by commas", 0}},
+    {'F', {"force", KEY_FORCE, NULL, 0, "although jobs train, which are slower meanwhile", 0}},
     {'H', {"http", KEY_HTTP, "ADDR:PORT", 0, "where to serve (default 127.0.0.1:8470)", 0}},
 };
 
@@ -90,7 +94,8 @@ static bool set_text_option(gs_cli_options *options, int key, const char *value)
                  {KEY_STEPS, &options->steps},       {KEY_STEP, &options->step},
                        {KEY_WORKERS, &options->workers},
                  {KEY_SLOTS, &options->slots},       {KEY_DATA_ROOT, &options->data_root},
-                 {KEY_DATA_DIR, &options->data_dir}, {KEY_HTTP, &options->http}};
+                 {KEY_DATA_DIR, &options->data_dir}, {KEY_HTTP, &options->http},
+                 {KEY_HOSTS, &options->hosts}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (texts[i].key != key) continue;
         *texts[i].member = value;
@@ -106,7 +111,7 @@ static bool set_switch(gs_cli_options *options, int key) {
     } switches[] = {{KEY_WAIT, &options->wait},       {KEY_NOW, &options->now},
                     {KEY_DRY_RUN, &options->dry_run}, {KEY_ALL, &options->all},
                     {KEY_PURGE, &options->purge},     {KEY_DEBUG, &options->debug},
-                    {KEY_MODEL, &options->model_alone},
+                    {KEY_MODEL, &options->model_alone}, {KEY_FORCE, &options->force},
                     {'f', &options->follow}};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
         if (switches[i].key != key) continue;

@@ -167,6 +167,21 @@ static const gs_query_param release_query[] = {
      .help = "Of the checkpoint to go on from; those of later steps are removed. Default: the newest."},
     {0}};
 
+static const gs_query_param examination_query[] = {
+    {.name = "workers",
+     .type = GS_QUERY_WORDS,
+     .member = "workers",
+     .help = "Only these, separated by commas; default all that are connected."},
+    {.name = "measure",
+     .type = GS_QUERY_BOOL,
+     .member = "measure",
+     .help = "Also latency by size and bandwidth of each link, one second for each worker."},
+    {.name = "force",
+     .type = GS_QUERY_BOOL,
+     .member = "force",
+     .help = "Measure although jobs use the network."},
+    {0}};
+
 static const gs_query_param tracing_query[] = {
     {.name = "on",
      .type = GS_QUERY_BOOL,
@@ -272,6 +287,9 @@ const gs_route gs_routes[] = {
 
     {"GET", "/v1/workers", "listWorkers", "All connected workers", 200, GS_ROLE_VIEWER,
      GS_LIST_WORKERS, gs_handle_forward, page_query, NULL, false, false, JSON},
+    {"POST", "/v1/workers/examination", "examineWorkers",
+     "What is in the way of training on the workers: addresses, links, clocks, limits, checkpoints", 200, GS_ROLE_OPERATOR,
+     GS_EXAMINE_WORKERS, gs_handle_forward, examination_query, NULL, false, false, JSON},
     {"GET",
      "/v1/events",
      "listEvents",

@@ -17,6 +17,7 @@ typedef struct gs_metrics_page gs_metrics_page;      // metrics/metrics_page.h
 typedef struct gs_job_metrics gs_job_metrics;        // reports/job_metrics.h
 typedef struct gs_recalls gs_recalls;                // recall.h
 typedef struct gs_timeline_asker gs_timeline_asker;  // timelines.c
+typedef struct gs_examination gs_examination;        // hosts/examination.c
 
 // A bound that was reached: what is above it is refused, or the oldest goes.
 typedef enum gs_limit {
@@ -47,7 +48,8 @@ typedef struct gs_observer {
     gs_metrics *metrics;
     gs_metrics_page *page;               // owned; NULL while nobody asks for metrics
     gs_timeline_asker *timeline_askers;  // owned
-    int64_t timeline_requests;           // made so far
+    int64_t timeline_requests;           // made so far, and examinations
+    gs_examination *examination;         // owned; NULL: nobody asks for one
     size_t left_timeline_bytes;          // that ended ranks left, of all jobs
     int64_t started_ns;
     double loop_lag_seconds, step_seconds;  // of the loop; that the engine took for its last step

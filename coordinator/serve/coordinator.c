@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "coordinator/observe/held.h"
+#include "coordinator/observe/hosts/examination.h"
 #include "coordinator/observe/metrics/metrics_page.h"
 #include "coordinator/observe/sights.h"
 #include "coordinator/serve/methods.h"
@@ -22,6 +23,7 @@
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "rpc/checkpoint/place_mark.h"
 #include "rpc/server/rpc_server.h"
 
 #define SWEEP_AGE_NS (3600 * GS_NS_PER_SEC)  // of what a save has left
@@ -194,6 +196,9 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
         gs_coordinator_destroy(coordinator);
         return status;
     }
+    const gs_cluster *cluster = &coordinator->steps.state->cluster;
+    gs_status marked = gs_place_mark_leave(options->checkpoints_dir, cluster->id, cluster->life);
+    if (marked.code) gs_log_warn("no mark left among the checkpoints: workers cannot tell whether they see them", "reason=\"%s\"", marked.message);
     gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir, coordinator->writer);
     if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
@@ -256,6 +261,7 @@ static void run_timers(gs_coordinator *coordinator) {
     gs_steps_try_store(&coordinator->steps);
     gs_perform_purges(&coordinator->steps.performer);
     gs_observer_tick(coordinator->observer);
+    gs_examination_tick(coordinator->observer);
 }
 
 gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
@@ -283,6 +289,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     }
     if (coordinator->server) {
         gs_trace_event(coordinator->trace, "close");
+        gs_examination_end(coordinator->observer);
         gs_observer_part(coordinator->observer);
         gs_metrics_page_destroy(coordinator->observer);
         gs_steps_take_kind(&coordinator->steps, GS_ON_DRAIN);  // what is behind is written

@@ -3,6 +3,7 @@
 #include <sys/statvfs.h>
 
 #include "coordinator/observe/events.h"
+#include "coordinator/observe/hosts/examination.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/metrics/diagnose.h"
@@ -236,6 +237,8 @@ SEEN_METHOD(watch, gs_watch)
 SEEN_METHOD(timeline, gs_timeline_page)
 SEEN_METHOD(get_job_timeline, gs_get_job_timeline)
 SEEN_METHOD(trace_job, gs_trace_job)
+SEEN_METHOD(examine_workers, gs_examine_workers)
+SEEN_METHOD(examined, gs_examined)
 
 const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_AGENT_HELLO] = agent_hello,
@@ -279,6 +282,8 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_RELEASE_JOB] = release_job,
     [GS_ADOPT_JOB] = adopt_job,
     [GS_DESCRIBED] = described,
+    [GS_EXAMINED] = examined,
+    [GS_EXAMINE_WORKERS] = examine_workers,
 };
 
 const gs_rpc_record_handler gs_coordinator_record_methods[GS_NUM_METHODS] = {

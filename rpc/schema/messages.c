@@ -47,6 +47,9 @@ static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_RELEASE_JOB] = {"ReleaseJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
     [GS_ADOPT_JOB] = {"AdoptJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
     [GS_STEP_RECORD] = {"StepRecord", GS_ONE_WAY, true, GS_ROLE_TRAINER, 32 * KIB},
+    // Not control: heartbeats and exchanges go first.
+    [GS_EXAMINED] = {"Examined", GS_ONE_WAY, false, GS_ROLE_AGENT, 64 * KIB},
+    [GS_EXAMINE_WORKERS] = {"ExamineWorkers", GS_CALL, false, GS_ROLE_OPERATOR, 16 * KIB},
     [GS_DESCRIBED] = {"Described", GS_ONE_WAY, true, GS_ROLE_AGENT, 1024 * KIB},
 };
 

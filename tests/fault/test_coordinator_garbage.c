@@ -55,6 +55,8 @@ static const message trainer_messages[] = {
 };
 static const message agent_messages[] = {
     {GS_AGENT_HEARTBEAT, "{\"slots_busy\":1}"},
+    {GS_EXAMINED, "{\"request\":1,\"stage_number\":1,\"host\":{\"wall_ms\":1,\"port\":1},"
+                  "\"peers\":[{\"worker\":\"w\",\"reachable\":true}]}"},
     {GS_LOG, "{\"job\":\"%J\",\"records\":[{\"rank\":0,\"generation\":1,\"stream\":\"stdout\",\"text\":\"hello\","
              "\"at_ms\":1,\"position\":1}]}"},
     {GS_EXITED, "{\"slot\":%S,\"job\":\"%J\",\"rank\":0,\"generation\":1,\"incarnation\":\"%I\",\"exit_code\":1,"
@@ -82,6 +84,7 @@ static const message api_messages[] = {
                       "\"limits_bytes\":[4],\"reverse\":true}"},
     {GS_GET_JOB_DIAGNOSIS, "{\"job\":\"%J\"}"},
     {GS_TRACE_JOB, "{\"job\":\"%J\",\"on\":true}"},
+    {GS_EXAMINE_WORKERS, "{\"workers\":[\"w\"],\"measure\":true,\"force\":true}"},
     {GS_GET_HEALTH, "{}"},
     {GS_GET_SYSTEM, "{}"},
 };

@@ -18,8 +18,10 @@
 #include "rpc/schema/messages.h"
 #include "worker/agent/agent_reports.h"
 #include "worker/agent/device_probe.h"
+#include "worker/agent/examination.h"
 #include "worker/agent/host_devices.h"
 #include "worker/agent/lookout.h"
+#include "worker/agent/shared_place.h"
 #include "worker/agent/slot.h"
 #include "worker/agent/topology.h"
 #include "worker/seen_coordinator.h"
@@ -54,6 +56,8 @@ typedef struct host_agent {
     gs_rpc_client *client;
     gs_agent_reports *reports;
     gs_lookout *lookout;
+    gs_shared_place *place;
+    gs_examination *examination;
     gs_slot *slots;
     int num_slots, signal_fd;
 
@@ -222,6 +226,11 @@ static void take_cadence(host_agent *agent, const gs_json *item) {
 static void take_welcome(host_agent *agent, const gs_json *item) {
     take_cadence(agent, item);
     gs_seen_coordinator_note(&agent->seen, item);
+    const char *own = agent->options->checkpoints;
+    uint64_t life = 0;
+    if (!gs_json_read_u64(&life, item, "coordinator_life").code)
+        gs_shared_place_set(agent->place, *own ? own : gs_json_string_or(item, "checkpoints_dir", ""),
+                            gs_json_string_or(item, "cluster", ""), life);
     agent->welcomed = true;
     agent->told_silence = agent->told_refusal = false;
     agent->name_taken_since_ns = 0;
@@ -389,6 +398,8 @@ static void take_item(host_agent *agent, const gs_json *item) {
     else if (strcmp(type, "stop_rank") == 0) stop_rank(agent, item);
     else if (strcmp(type, "describe_rank") == 0) describe_rank(agent, item);
     else if (strcmp(type, "adopt_rank") == 0) adopt_rank(agent, item);
+    else if (strcmp(type, "examine") == 0 || strcmp(type, "reach") == 0 || strcmp(type, "examined") == 0)
+        gs_examination_take(agent->examination, item);
 }
 
 static void read_stream(host_agent *agent) {
@@ -526,6 +537,12 @@ static gs_status open_agent(host_agent *agent) {
     GS_TRY(gs_rpc_client_open(&agent->client, agent->context, &options));
     GS_TRY(gs_agent_reports_create(&agent->reports, agent->client, 0));
     GS_TRY(gs_lookout_start(&agent->lookout));
+    GS_TRY(gs_shared_place_start(&agent->place));
+    GS_TRY(gs_examination_start(&agent->examination, agent->client,
+                                &(gs_examined_host){.data_address = agent->options->data_address ? agent->options->data_address : "",
+                                                    .coordinator = agent->options->coordinator,
+                                                    .data_root = agent->data_root,
+                                                    .place = agent->place}));
     int num_slots = (int)agent->options->slots;
     if (num_slots == 0) num_slots = gs_host_devices_slots(&agent->devices);
     agent->slots = calloc((size_t)num_slots, sizeof *agent->slots);
@@ -545,6 +562,8 @@ static void close_agent(host_agent *agent) {
                                                  agent->welcomed ? FLUSH_SECONDS : 0));
     }
     gs_rpc_stream_close(agent->stream);
+    gs_examination_stop(agent->examination);
+    gs_shared_place_stop(agent->place);
     gs_lookout_stop(agent->lookout);
     gs_agent_reports_destroy(agent->reports);
     gs_rpc_client_close(agent->client);

@@ -97,6 +97,7 @@ CANNED(get_health, GS_GET_HEALTH)
 CANNED(get_job_timeline, GS_GET_JOB_TIMELINE)
 CANNED(get_job_diagnosis, GS_GET_JOB_DIAGNOSIS)
 CANNED(trace_job, GS_TRACE_JOB)
+CANNED(examine_workers, GS_EXAMINE_WORKERS)
 CANNED(get_system, GS_GET_SYSTEM)
 
 static void watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -170,6 +171,7 @@ fake_coordinator *fake_start(int64_t request_ms) {
                                                   [GS_READ_LOGS] = read_logs,
                                                   [GS_LIST_CHECKPOINTS] = list_checkpoints,
                                                   [GS_LIST_WORKERS] = list_workers,
+                                                  [GS_EXAMINE_WORKERS] = examine_workers,
                                                   [GS_PREVIEW_PLAN] = preview_plan,
                                                   [GS_GET_METRICS] = get_metrics,
                                                   [GS_GET_HEALTH] = get_health,
