@@ -19,6 +19,7 @@
 #include "core/config.h"
 #include "core/directory.h"
 #include "core/log.h"
+#include "core/log_thread.h"
 #include "core/thread.h"
 #include "rpc/json/config_file.h"
 
@@ -139,6 +140,7 @@ typedef struct program_state {
     gs_trace *trace;
     gs_coordinator *coordinator;
     gs_api *api;
+    gs_log_thread *log;
     atomic_bool api_stopped;
     int lock_fd;
     char data_dir[1100], checkpoints[1200];  // absolute
@@ -250,6 +252,7 @@ static gs_status turn_until_api_stopped(program_state *state) {
 static int run_program(program_state *state, const coordinator_settings *settings) {
     const char *control = gs_coordinator_control_endpoint(state->coordinator);
     gs_status status = gs_ok();
+    gs_log_thread_flush(state->log, gs_deadline_in_seconds(1));  // who waits for the port finds what its start had to say
     if (settings->port_file && settings->port_file[0]) {
         status = gs_startup_write_port_file(settings->port_file, gs_api_address(state->api), control);
         if (status.code) return fail(EX_CANTCREAT, status);
@@ -292,12 +295,15 @@ static int run_main(const coordinator_settings *settings) {
     gs_log_set_level(level);
     gs_startup_raise_file_limit(FILES_WANTED);
     program_state state = {.lock_fd = -1};
+    gs_status log = gs_log_thread_start(&state.log, STDERR_FILENO);
+    if (log.code) return fail(EX_OSERR, log);
     int exit_code = open_program(&state, settings);
     if (exit_code == EX_OK) {
         signalled = state.coordinator;
         exit_code = run_program(&state, settings);
     }
     close_program(&state);
+    gs_log_thread_stop(state.log, gs_deadline_in_seconds(1));
     return exit_code;
 }
 

@@ -2,7 +2,7 @@
 # are neither built nor run with it. A unit test that starts a thread and is not named here ends with an error
 # (support/lone_thread.c), so none is left out by oversight.
 set(gradsync_threaded
-  test_core_metrics test_core_thread test_kernels_activation test_kernels_attention test_kernels_batchnorm
+  test_core_log_thread test_core_metrics test_core_thread test_kernels_activation test_kernels_attention test_kernels_batchnorm
   test_kernels_cast test_kernels_device test_kernels_elementwise test_kernels_embedding test_kernels_half
   test_kernels_layernorm test_kernels_loss test_kernels_low_rank test_kernels_many test_kernels_matmul
   test_kernels_optim test_kernels_pool test_kernels_quantize test_kernels_reduce test_kernels_residuals

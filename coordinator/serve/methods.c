@@ -1,8 +1,11 @@
 #include "coordinator/serve/methods.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/statvfs.h>
 
 #include "coordinator/observe/events.h"
+#include "coordinator/observe/held.h"
 #include "coordinator/observe/hosts/examination.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
@@ -187,10 +190,7 @@ static void get_health(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     gs_rpc_reply(call, gs_ok(), reply);
 }
 
-static void get_system(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
-    (void)peer;
-    (void)request;
-    const gs_service *service = ctx;
+static gs_json *describe_system(const gs_service *service) {
     gs_json *reply = gs_json_new_object();
     gs_json_set_string(reply, "version", GRADSYNC_VERSION);
     gs_json *versions = gs_json_new_array();
@@ -205,11 +205,55 @@ static void get_system(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     gs_json_set_int(limits, "log_bytes_per_job", GS_LOG_SEGMENT_BYTES * GS_LOG_MAX_SEGMENTS);
     gs_json_set(reply, "limits", limits);
     gs_json_set_string(reply, "control_endpoint", gs_rpc_server_endpoint(service->observer->server, 0));
+    return reply;
+}
+
+// Of the data directory, whose disk may take its time.
+typedef struct space_look {
+    gs_write base;
+    const gs_service *service;
+    gs_rpc_call_handle *call;  // NULL: its caller is gone
+    gs_held held;
+    int64_t free_bytes;
+} space_look;
+
+static void forget_look(void *owner, gs_rpc_call_handle *call) {
+    (void)call;
+    ((space_look *)owner)->call = NULL;
+}
+
+static gs_status look_at_space(gs_write *base, gs_job_store *store) {
+    (void)store;
+    space_look *it = (space_look *)base;
     struct statvfs space;
-    if (statvfs(service->observer->data_dir, &space) == 0) {
-        gs_json_set_int(reply, "data_dir_free_bytes", (int64_t)((uint64_t)space.f_bavail * space.f_frsize));
+    if (statvfs(it->service->observer->data_dir, &space) != 0) return gs_error_from_errno(errno, "%s", it->service->observer->data_dir);
+    it->free_bytes = (int64_t)((uint64_t)space.f_bavail * space.f_frsize);
+    return gs_ok();
+}
+
+static void have_looked(gs_write *base, gs_status status) {
+    space_look *it = (space_look *)base;
+    if (it->call) {
+        gs_json *reply = describe_system(it->service);
+        if (!status.code) gs_json_set_int(reply, "data_dir_free_bytes", it->free_bytes);
+        gs_rpc_call_set_data(it->call, NULL);
+        gs_rpc_reply(it->call, gs_ok(), reply);
     }
-    gs_rpc_reply(call, gs_ok(), reply);
+    free(it);
+}
+
+static void get_system(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)peer;
+    (void)request;
+    const gs_service *service = ctx;
+    space_look *it = calloc(1, sizeof *it);
+    if (!it) {
+        gs_rpc_reply(call, gs_ok(), describe_system(service));
+        return;
+    }
+    *it = (space_look){.base = {.run = look_at_space, .done = have_looked, .lane = GS_LANE_LOGS}, .service = service, .call = call};
+    gs_held_keep(&it->held, call, forget_look, it);
+    gs_writer_submit(service->observer->writer, &it->base);
 }
 
 // A method of coordinator/observe.

@@ -11,6 +11,7 @@
 #include <sqlite3.h>
 
 #include "coordinator/store/set_aside.h"
+#include "coordinator/store/wal_check.h"
 #include "core/clock.h"
 
 #define SCHEMA_VERSION 1
@@ -290,8 +291,14 @@ void gs_job_store_keep_as_found(gs_job_store *store) {
     sqlite3_db_config(store->database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 }
 
+static gs_status check_log(const char *path) {
+    gs_status status = gs_wal_check(path);
+    return status.code == GS_DATA_LOSS ? gs_set_aside(path, status) : status;
+}
+
 gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path) {
     GS_TRY(gs_set_aside_check(path));
+    GS_TRY(check_log(path));
     gs_job_store *store = calloc(1, sizeof *store);
     if (!store) return gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
     // Made here so that the mode is ours, whatever the umask says about SQLite's 0644.

@@ -1,4 +1,6 @@
 // What the real coordinator process answers to who asks: refusals by name, previews, logs, streams and metrics.
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -277,6 +280,33 @@ static void an_ended_job_is_the_same_after_a_restart(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
 
+// Whoever should read what the coordinator logs has stopped: that is its trouble alone.
+static void a_full_pipe_behind_its_log_stops_nobody(void **state) {
+    life *it = *state;
+    char id[32], text[4096] = {0};
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    while (write(ends[1], text, sizeof text) > 0) continue;
+    assert_int_equal(errno, EAGAIN);
+    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
+    gs_coordinator_process_kill(&it->process);
+    it->process.log_file = ends[1];
+    assert_ok(gs_coordinator_process_start(&it->process));
+    start_workers(it, 2, 1);
+    submit(it, id, sizeof id, 2, 20, "");
+    gs_json_release(gs_stage_wait_for_state(it, id, "succeeded"));
+    gs_json *system = NULL;
+    assert_ok(gs_stage_ask(it, &system, GS_GET_SYSTEM, "{}"));
+    assert_true(gs_json_int_or(system, "data_dir_free_bytes", 0) > 0);
+    gs_json_release(system);
+    assert_true(scrape(it, "gradsync_log_lines_dropped_total", "gradsync_log_lines_dropped_total ") >= 0);
+    assert_int_equal(gs_coordinator_process_stop(&it->process), 0);
+    it->process.log_file = 0;
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(wrong_cursors_and_long_texts_are_refused_by_name),
@@ -287,6 +317,7 @@ int main(void) {
         TEST(equal_device_names_are_one_device),
         TEST(an_ended_job_is_the_same_after_a_restart),
         TEST(the_metrics_page_shows_each_rank_and_forgets_deleted_jobs),
+        TEST(a_full_pipe_behind_its_log_stops_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

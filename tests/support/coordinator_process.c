@@ -17,7 +17,7 @@ static pid_t spawn(const gs_coordinator_process *process, const char *port_file)
     snprintf(log, sizeof log, "%s/coordinator.log", process->directory);
     pid_t pid = fork();
     if (pid != 0) return pid;
-    int file = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    int file = process->log_file ? process->log_file : open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (file >= 0) dup2(file, STDERR_FILENO);
     execl(GRADSYNC_BIN_DIR "/gradsync-coordinator", "gradsync-coordinator", "--http",
           process->http[0] ? process->http : "127.0.0.1:0", "--control",

@@ -11,6 +11,7 @@ typedef struct gs_coordinator_process {
     char *directory;  // owned; data below it
     char control[128], http[128];
     pid_t pid;
+    int log_file;  // where its log goes; 0: "coordinator.log" in the directory
 } gs_coordinator_process;
 
 // Starts it and waits until it serves; a second start keeps addresses and data.

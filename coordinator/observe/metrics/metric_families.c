@@ -10,6 +10,7 @@
 
 #include "coordinator/observe/counters.h"
 #include "core/clock.h"
+#include "core/log_thread.h"
 #include "rpc/schema/messages.h"
 
 #define FAMILY(id, text, kind, ...)                                                                \
@@ -24,6 +25,7 @@ FAMILY(process_max_fds, "Limit of open file descriptors.", GS_GAUGE, NULL);
 FAMILY(process_start_time_seconds, "When the process started.", GS_GAUGE, NULL);
 FAMILY(gradsync_control_messages_total, "Messages of the control plane.", GS_COUNTER, "direction",
        "type");
+FAMILY(gradsync_log_lines_dropped_total, "Log lines that standard error did not take in time.", GS_COUNTER, NULL);
 FAMILY(gradsync_control_messages_dropped_total, "Messages that were refused.", GS_COUNTER, "reason");
 FAMILY(gradsync_control_messages_repeated_total, "Requests that came again.", GS_COUNTER, NULL);
 FAMILY(gradsync_control_connections_lost_total, "Connections that were closed or fell silent.", GS_COUNTER,
@@ -116,6 +118,7 @@ static void refresh_control(gs_observer *observer) {
     }
     gs_metric_set(series_of(observer, &gradsync_control_messages_total, "sent", "all", NULL),
                   (double)stats.sent);
+    gs_metric_set(series_of(observer, &gradsync_log_lines_dropped_total, NULL, NULL, NULL), (double)gs_log_lines_dropped());
     const struct {
         const char *reason;
         uint64_t count;
