@@ -109,6 +109,18 @@ item options/matrix dev test_multiprocess_option_matrix 'GRADSYNC_MATRIX=all "$b
 for parser in safetensors token_file idx job_spec rpc_frame; do
   item "fuzz/$parser" dev "fuzz_$parser" "\"\$build/tests/fuzz_$parser\" tests/fuzz/corpus/$parser 2000000"
 done
+# Between hosts: ranks killed and frozen at drawn moments amid sums that reveal every contributor, packets dropped; and
+# communicators that are made and left again and again.
+# shellcheck disable=SC2016
+item net/kills dev test_fault_net_sums 'GRADSYNC_KILLS=300 GRADSYNC_FREEZES=30 "$build/tests/test_fault_net_sums"'
+# shellcheck disable=SC2016
+item net/packets dev test_fault_net_packets 'for i in {1..10}; do "$build/tests/test_fault_net_packets"; done'
+# shellcheck disable=SC2016
+item net/formations release test_fault_net_generations \
+  'GRADSYNC_FORMATIONS=1000 "$build/tests/test_fault_net_generations" all_communicators_form'
+# shellcheck disable=SC2016
+item net/generations release test_fault_net_generations \
+  'GRADSYNC_GENERATIONS=300 "$build/tests/test_fault_net_generations" generations_leave_nothing_behind'
 # What users run: every program and test compiled with its warnings, every test run with its optimisations.
 item release/all release all "$in_ctest -L 'unit|multiprocess|fault' -LE gpu"
 # shellcheck disable=SC2016

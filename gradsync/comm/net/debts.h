@@ -28,6 +28,7 @@ typedef struct gs_net_debts {
 typedef struct gs_net_word {
     uint64_t sequence;   // of the first collective that it had not finished
     gs_net_ranks waits;  // for whom; 0: it does not, or not for long
+    int64_t heard_ns;    // when; who still waits says so again and again
 } gs_net_word;
 
 static inline gs_net_ranks gs_net_debts_all(const gs_net_debts *debts) {
@@ -37,8 +38,9 @@ static inline gs_net_ranks gs_net_debts_all(const gs_net_debts *debts) {
 gs_net_ranks gs_net_debts_first(const gs_net_debts *debts);
 // Who is to blame, as far as this rank knows. Words of a collective behind `sequence` excuse
 // nobody: who is further owes nothing any more. Where all excuse each other: all of the first.
-//   words  by rank
+//   words     by rank
+//   since_ns  what was heard before is not true any more: who said it has fallen silent
 gs_net_ranks gs_net_debts_blame(const gs_net_debts *debts, int rank, uint64_t sequence,
-                                const gs_net_word *words, int world_size);
+                                const gs_net_word *words, int world_size, int64_t since_ns);
 
 #endif

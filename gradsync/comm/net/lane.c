@@ -21,6 +21,11 @@ void gs_net_lane_close(gs_net_lane *lane) {
     }
 }
 
+void gs_net_lane_restore(gs_net_lane *lane) {
+    for (uint64_t i = gs_net_lane_finished(lane) + 1; i <= lane->taken; i++)
+        gs_net_work_restore(lane->works[i % GS_NET_MAX_KNOWN]);
+}
+
 static gs_net_stamps *stamps_of(gs_net_lane *lane, uint64_t sequence) {
     return &lane->stamps[sequence % GS_NET_MAX_POSTED];
 }

@@ -33,6 +33,9 @@ typedef struct gs_net_lane {
 void gs_net_lane_open(gs_net_lane *lane, gs_net_party *party, int number);
 void gs_net_lane_close(gs_net_lane *lane);  // nothing of it is on its way any more
 
+// Nothing moves any more: the own inputs of what is not finished are as they were.
+void gs_net_lane_restore(gs_net_lane *lane);
+
 void gs_net_lane_post(gs_net_lane *lane, uint64_t sequence,
                       const gs_collective *collective);  // the owner
 

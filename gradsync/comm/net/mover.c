@@ -68,10 +68,16 @@ static gs_status tell(gs_net_mover *mover, gs_net_kind kind, const void *body, s
     return gs_net_transport_tell(mover->party.transport, &header, body);
 }
 
+// All borrowed memory is the owner's again, as it gave it.
+static void let_go(gs_net_mover *mover) {
+    gs_net_transport_abort(mover->party.transport);
+    for (int i = 0; i < mover->num_lanes; i++) gs_net_lane_restore(&mover->lanes[i]);
+}
+
 static void end_comm(gs_net_mover *mover, gs_status status, const gs_comm_failure *cause) {
     if (gs_net_mover_has_ended(mover)) return;
     mover->end = (gs_net_end){status, *cause};
-    gs_net_transport_abort(mover->party.transport);
+    let_go(mover);
     gs_net_failure said = {.status = status, .failure = *cause};
     // A rank that has no memory left for the words hangs up, which ends the others too.
     (void)tell(mover, GS_NET_FAILURE, &said, sizeof said).code;
@@ -204,7 +210,7 @@ static void take_leave(gs_net_mover *mover) {
     if (!mover->has_said_bye) {
         mover->has_said_bye = true;
         if (!gs_net_mover_has_ended(mover)) {
-            if (!is_idle(mover)) gs_net_transport_abort(mover->party.transport);
+            if (!is_idle(mover)) let_go(mover);
             mover->end = (gs_net_end){
                 gs_error(GS_ABORTED, "rank %d has left the communicator", mover->party.rank),
                 nobody};

@@ -6,13 +6,15 @@
 
 #include "core/clock.h"
 
-#define LONG_NS (50 * GS_NS_PER_MS)  // who waits for so long tells the others
+#define LONG_NS (50 * GS_NS_PER_MS)     // who waits for so long tells the others,
+#define AGAIN_NS (250 * GS_NS_PER_MS)   // and again after so long
+#define VALID_NS (2500 * GS_NS_PER_MS)  // who was not heard for so long may not be able to speak
 
 typedef struct lane_words {
     // Of the moving thread:
     uint64_t first;  // sequence that is the first not finished, and since when
     int64_t since_ns;
-    gs_net_word own;    // that was said last
+    gs_net_word own;    // that was said last, and when
     gs_net_word *said;  // by peers
     uint64_t num_told;
     // Of all:
@@ -79,7 +81,7 @@ bool gs_net_words_place(gs_net_words *self, int peer, const gs_net_header *heade
 void gs_net_words_came(gs_net_words *self, int peer, const gs_net_header *header) {
     lane_words *lane = &self->lanes[header->lane];
     if (header->kind == GS_NET_WAITS) {
-        lane->said[peer] = (gs_net_word){header->sequence, self->incoming[peer]};
+        lane->said[peer] = (gs_net_word){header->sequence, self->incoming[peer], gs_now_ns()};
         return;
     }
     pthread_mutex_lock(&self->lock);
@@ -90,7 +92,9 @@ void gs_net_words_came(gs_net_words *self, int peer, const gs_net_header *header
 static gs_status say_waits(gs_net_words *self, gs_net_transport *transport, int lane,
                            gs_net_word word) {
     gs_net_word *own = &self->lanes[lane].own;
-    if (own->waits == word.waits && (!word.waits || own->sequence == word.sequence)) return gs_ok();
+    bool is_known = own->waits == word.waits && (!word.waits || own->sequence == word.sequence);
+    bool is_fresh = !word.waits || word.heard_ns - own->heard_ns < AGAIN_NS;
+    if (is_known && is_fresh) return gs_ok();
     *own = word;
     gs_net_header header = {.kind = GS_NET_WAITS,
                             .lane = (uint8_t)lane,
@@ -113,11 +117,11 @@ static gs_status publish_lane(gs_net_words *self, gs_net_transport *transport,
     if (work) {
         gs_net_debts debts = gs_net_work_debts(work);
         first = gs_net_debts_first(&debts);
-        standing =
-            (gs_net_standing){.sequence = work->sequence,
-                              .collective = work->collective,
-                              .blamed = gs_net_debts_blame(&debts, self->rank, work->sequence,
-                                                           lane->said, self->world_size)};
+        standing = (gs_net_standing){
+            .sequence = work->sequence,
+            .collective = work->collective,
+            .blamed = gs_net_debts_blame(&debts, self->rank, work->sequence, lane->said,
+                                         self->world_size, now_ns - VALID_NS)};
         standing.has_arrived = !(debts.absent & standing.blamed);
         if (lane->first == work->sequence)
             note_wait(self, debts.absent | debts.own, now_ns - self->published_ns);
@@ -129,7 +133,7 @@ static gs_status publish_lane(gs_net_words *self, gs_net_transport *transport,
     pthread_mutex_unlock(&self->lock);
     bool is_long = work && now_ns - lane->since_ns >= LONG_NS;
     return say_waits(self, transport, moving->number,
-                     (gs_net_word){standing.sequence, is_long ? first : 0});
+                     (gs_net_word){standing.sequence, is_long ? first : 0, now_ns});
 }
 
 gs_status gs_net_words_publish(gs_net_words *self, gs_net_transport *transport, gs_net_lane *lanes,
@@ -167,11 +171,14 @@ gs_status gs_net_words_tell_here(gs_net_words *self, gs_net_transport *transport
 }
 
 int64_t gs_net_words_due_ns(const gs_net_words *self) {
+    int64_t due_ns = 0;
     for (int i = 0; i < self->num_lanes; i++) {
         const lane_words *lane = &self->lanes[i];
-        if (lane->first && (!lane->own.waits || lane->own.sequence != lane->first)) return LONG_NS;
+        if (!lane->first) continue;
+        if (!lane->own.waits || lane->own.sequence != lane->first) return LONG_NS;
+        due_ns = AGAIN_NS;
     }
-    return 0;
+    return due_ns;
 }
 
 int64_t gs_net_words_waited_ns(const gs_net_words *self, int peer) {

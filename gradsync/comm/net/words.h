@@ -35,8 +35,7 @@ GS_NODISCARD gs_status gs_net_words_publish(gs_net_words *words, gs_net_transpor
                                             gs_net_lane *lanes, int64_t now_ns);
 GS_NODISCARD gs_status gs_net_words_tell_here(gs_net_words *words, gs_net_transport *transport);
 bool gs_net_words_has_here_to_tell(const gs_net_words *words);
-// A collective waits, and the others have not been told: in how long it is to be published at the
-// latest. 0: whenever.
+// A collective waits: in how long it is to be published at the latest. 0: whenever.
 int64_t gs_net_words_due_ns(const gs_net_words *words);
 int64_t gs_net_words_waited_ns(const gs_net_words *words, int peer);
 

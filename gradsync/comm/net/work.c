@@ -25,6 +25,7 @@ void gs_net_work_destroy(gs_net_work *work) {
     gs_net_store_give_back(&work->party->store, work->hold);
     gs_net_store_give_back(&work->party->store, work->stage);
     gs_net_store_give_back(&work->party->store, work->wire);
+    gs_net_store_give_back(&work->party->store, work->kept);
     free(work);
 }
 
@@ -200,7 +201,7 @@ static bool is_in_place(const gs_net_work *work) {
     return collective->send && collective->recv == (const unsigned char *)collective->send + first;
 }
 
-// Where the result comes together: not over an own input before all is there.
+// Where the result comes together.
 static gs_status find_place(gs_net_work *work) {
     const gs_collective *collective = &work->collective;
     const gs_net_course *course = &work->course;
@@ -211,15 +212,30 @@ static gs_status find_place(gs_net_work *work) {
         work->result = work->wire.data;
         return gs_ok();
     }
-    bool holds = course->reduces && is_in_place(work);
-    if (!range.count) range = gs_net_course_slice(course, course->rank), holds = true;
-    work->result_first = range.first;
+    gs_net_range held =
+        range.count ? (gs_net_range){0, 0} : gs_net_course_slice(course, course->rank);
+    work->result_first = range.count ? range.first : held.first;
     work->result = collective->recv;
-    if (!holds || !range.count) return gs_ok();
-    work->hold = gs_net_store_take(&work->party->store, range.count * course->element_bytes);
-    work->result = work->hold.data;
-    return work->result ? gs_ok()
-                        : gs_error(GS_RESOURCE_EXHAUSTED, "result of a collective: out of memory");
+    size_t kept = course->reduces && is_in_place(work) ? range.count : 0;
+    if (held.count) {
+        work->hold = gs_net_store_take(&work->party->store, held.count * course->element_bytes);
+        work->result = work->hold.data;
+    }
+    if (kept) work->kept = gs_net_store_take(&work->party->store, kept * course->element_bytes);
+    return (!held.count || work->hold.data) && (!kept || work->kept.data)
+               ? gs_ok()
+               : gs_error(GS_RESOURCE_EXHAUSTED, "result of a collective: out of memory");
+}
+
+static unsigned char *kept_at(const gs_net_work *work, size_t element) {
+    return (unsigned char *)work->kept.data + (element - work->result_first) * work->result_bytes;
+}
+
+// Before a result goes there.
+static void keep(const gs_net_work *work, gs_net_range range) {
+    if (work->kept.data)
+        memcpy(kept_at(work, range.first), result_at(work, range.first),
+               range.count * work->result_bytes);
 }
 
 static void copy_own_part(const gs_net_work *work) {
@@ -307,6 +323,15 @@ static gs_status start_cut(gs_net_work *work) {
     return invite_inputs(work, GS_NET_WINDOW);
 }
 
+// Of a segment of another's slice, unless recv has nothing of it.
+static void keep_of(gs_net_work *work, int owner, uint32_t segment) {
+    gs_net_side *side = &work->sides[owner];
+    if (side->num_kept > segment || !gs_net_course_wants(&work->course, work->course.rank, owner))
+        return;
+    keep(work, gs_net_course_segment(&work->course, owner, segment));
+    side->num_kept = segment + 1;
+}
+
 // As many segments of the own inputs as an owner has room for.
 static gs_status give_inputs(gs_net_work *work, int owner) {
     const gs_net_course *course = &work->course;
@@ -320,6 +345,7 @@ static gs_status give_inputs(gs_net_work *work, int owner) {
             header.input = (uint16_t)i;
             GS_TRY(send_to(work, owner, header, own_as_sent(work, i, range), &side->pending));
         }
+        keep_of(work, owner, side->given);
     }
     return gs_ok();
 }
@@ -344,6 +370,7 @@ static gs_status reduce_segment(gs_net_work *work, uint32_t segment) {
         bool is_own = gs_net_course_rank_of_input(course, i, course->rank) == course->rank;
         inputs[i] = is_own ? own_as_sent(work, i, range) : stage_at(work, segment, i);
     }
+    keep(work, range);
     if (course->reduces) reduce(work, result_at(work, range.first), inputs, range.count);
     gs_net_header header = header_of(work, GS_NET_RESULT, range.count * course->element_bytes);
     header.segment = segment;
@@ -432,6 +459,20 @@ void gs_net_work_finish(gs_net_work *work) {
     if (work->collective.kind != GS_BARRIER) store_result(work);
 }
 
+void gs_net_work_restore(gs_net_work *work) {
+    const gs_net_course *course = &work->course;
+    if (!work->kept.data) return;
+    for (int owner = 0; owner < course->world_size; owner++) {
+        bool is_own = owner == course->rank;
+        uint32_t num_overwritten = is_own ? work->num_reduced : work->sides[owner].num_placed;
+        for (uint32_t i = 0; i < num_overwritten; i++) {
+            gs_net_range range = gs_net_course_segment(course, owner, i);
+            memcpy(result_at(work, range.first), kept_at(work, range.first),
+                   range.count * work->result_bytes);
+        }
+    }
+}
+
 static gs_status place_input(gs_net_work *work, int peer, const gs_net_header *header,
                              void **body) {
     const gs_net_course *course = &work->course;
@@ -456,12 +497,16 @@ static gs_status place_result(gs_net_work *work, int peer, const gs_net_header *
     bool is_due = work->is_posted && !course->is_small &&
                   gs_net_course_wants(course, course->rank, peer) &&
                   header->segment == work->sides[peer].num_results &&
-                  header->segment < gs_net_course_num_segments(course, peer);
+                  header->segment < gs_net_course_num_segments(course, peer) &&
+                  (!gs_net_course_num_inputs_of(course, course->rank, peer) ||
+                   header->segment < work->sides[peer].given);
     if (!is_due) return blame_damage(work, peer, "sent a result that was not asked for");
     gs_net_range range = gs_net_course_segment(course, peer, header->segment);
     if (header->bytes != range.count * course->element_bytes)
         return blame_damage(work, peer, "sent a result of another length");
     GS_TRY(find_place(work));
+    keep_of(work, peer, header->segment);
+    work->sides[peer].num_placed = header->segment + 1;
     *body = result_at(work, range.first);
     return gs_ok();
 }

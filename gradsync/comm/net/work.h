@@ -1,9 +1,9 @@
 // One collective on its way, as one rank lives it: posted, claimed by all, moved, finished. Its
 // steps are functions; when to take them is the lane's business.
 //
-// Result and inputs: while it moves, no byte that this rank gave is overwritten, in place or not;
-// the result is stored over them in one go when all of it is there. So a collective that fails
-// leaves the own inputs as they were.
+// Result and inputs: a result goes where it belongs as it comes, over the own input too, whose
+// elements are put aside when they are sent: they are read then anyway. So a collective that fails
+// leaves the own inputs as they were, once they are put back.
 //
 // All of it belongs to the moving thread.
 #ifndef GRADSYNC_COMM_NET_WORK_H
@@ -38,7 +38,9 @@ typedef struct gs_net_side {
     uint64_t said_bytes;
     uint32_t granted, given;  // segments of its slice: that may be sent there, that are
     uint32_t num_inputs;      // messages of inputs that came from it
-    uint32_t num_results;     // segments of its slice that came
+    uint32_t num_placed;      // results of its slice that came or are coming
+    uint32_t num_results;     // that came
+    uint32_t num_kept;        // segments of its slice of which what recv held is put aside
     uint32_t pending;         // messages on their way to it: its claim, and what is borrowed
 } gs_net_side;
 
@@ -54,7 +56,8 @@ typedef struct gs_net_work {
     int num_claims;  // of peers
     // Once started. The result of element e of the row is at result + (e - result_first) ·
     // result_bytes.
-    gs_net_block hold, stage;  // hold: the result while recv may not have it; stage: peers' inputs
+    gs_net_block hold, stage;  // hold: the result where there is no recv; stage: peers' inputs
+    gs_net_block kept;         // what recv held, where that was an input
     unsigned char *result;
     size_t result_first, result_bytes;
     uint32_t num_reduced;             // segments of the own slice
@@ -80,6 +83,8 @@ GS_NODISCARD gs_status gs_net_work_advance(gs_net_work *work, bool *moved);
 bool gs_net_work_is_complete(const gs_net_work *work);
 // Complete: stores the result. Of what is small it is added here, behind all that came before it.
 void gs_net_work_finish(gs_net_work *work);
+// Not complete, and it never will be: nothing is on its way any more. Puts the own inputs back.
+void gs_net_work_restore(gs_net_work *work);
 
 // As gs_net_receiver, of one of its messages. DATA_LOSS: that cannot be.
 GS_NODISCARD gs_status gs_net_work_place(gs_net_work *work, int peer, const gs_net_header *header,
