@@ -24,14 +24,14 @@ rank_of() { get "/v1/jobs/$job/workers" | jq -r --arg worker "$1" '.items[] | se
 
 # fails NAME PATTERN: the job's failure, and an event with the moment it was found; sets words.
 fails() {
-  submit "$(mlp_job "$1" 20 3 ',"restart":{"max_restarts":0},"reducer":{"backend":"net","timeout_seconds":6}')"
+  submit "$(mlp_job "$1" 20 3 ',"restart":{"max_restarts":0},"reducer":{"backend":"net","timeout_seconds":12}')"
   await "$job" failed 90
   words=$(job_field "$job" .failure.message)
   grep -Eq "$2" <<<"$words" || fail "not said is '$2', but: $words"
   get "/v1/jobs/$job/events?limit=500" | jq -e --arg words "$words" 'any(.items[]; .message | contains($words))' >/dev/null || fail "no event says: $words"
 }
 works() {
-  submit "$(mlp_job "$1" 20 3 ',"reducer":{"backend":"net","timeout_seconds":20}')"
+  submit "$(mlp_job "$1" 20 3 ',"reducer":{"backend":"net","timeout_seconds":60}')"
   await "$job" succeeded 90
 }
 

@@ -7,7 +7,7 @@
 
 # One plan from the first step on: some hooks round by their place in a bucket, and when plans change depends on the time.
 job_of() { # NAME STEPS BACKEND [MORE_OF_THE_REDUCER [MORE]]
-  printf '{"name":"%s","world":{"min":4,"max":4,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[64,256,128,10]}},
+  printf '{"name":"%s","world":{"min":4,"max":4,"join_window_seconds":10,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[64,256,128,10]}},
     "data":{"kind":"synthetic","micro_batch":4},"optimizer":{"kind":"adamw"},"steps":{"target":%s},"reducer":{"backend":"%s","timeout_seconds":10,"rebuild_after_steps":0%s}%s}' \
     "$1" "$2" "$3" "${4-}" "${5-}"
 }
@@ -58,7 +58,7 @@ kind_of exact
 submit "$(job_of whole 100 net "" "$more")"
 await "$job" succeeded 90
 whole=$(get "/v1/jobs/$job/checkpoints" | jq -er '.items[0].digest')
-submit "$(job_of cut 100 net "" "$more"',"debug":{"step_delay_ms":20}')"
+submit "$(job_of cut 100 net "" "$more"',"debug":{"step_delay_ms":70}')"
 wait_for 60 "its steps" step_at_least "$job" 10
 for name in a b d; do ip netns exec centre iptables -A FORWARD -s "10.77.${link_of[c]}.2" -d "10.77.${link_of[$name]}.2" -j DROP; done
 stands() { local step; step=$(job_field "$job" .progress.step) && sleep 1 && [ "$(job_field "$job" .progress.step)" = "$step" ]; }
@@ -68,7 +68,7 @@ await "$job" succeeded 120
 same "$(get "/v1/jobs/$job/checkpoints" | jq -er '.items[0].digest')" "$whole" "the state behind the cut"
 
 claim "a host dies with its worker: the others go on without it, from the step where they stood"
-submit "$(job_of lost 150 net "" ',"debug":{"step_delay_ms":20}' | sed 's/"min":4/"min":3/')"
+submit "$(job_of lost 400 net "" ',"debug":{"step_delay_ms":20}' | sed 's/"min":4/"min":3/')"
 wait_for 60 "its steps" step_at_least "$job" 20
 same "$(job_field "$job" .world_size)" 4 "its ranks"
 signal_host KILL on-d

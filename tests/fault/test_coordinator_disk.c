@@ -250,7 +250,7 @@ static bool job_tells_end(gs_stage *stage, bool *is_waiting) {
 static void an_end_that_is_told_is_one(void **state) {
     gs_stage *stage = *state;
     if (!has_failpoints) skip();
-    start_armed(stage, "store.commit=sleep:1000@6-1000");
+    start_armed(stage, "store.commit=sleep:2500@6-1000");
     submit(stage, TARGET, "");
     char text[64];
     gs_json *request = NULL;

@@ -264,7 +264,7 @@ void fake_watch_item(fake_coordinator *fake, const char *item) {
 }
 
 void fake_wait_watchers(fake_coordinator *fake, int num_watchers) {
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     for (bool there = false; !there;) {
         pthread_mutex_lock(&fake->lock);
         there = fake->num_watchers >= num_watchers;

@@ -136,7 +136,7 @@ static void drip_until_closed(fake_coordinator *fake, const char *begin) {
     gs_wire wire;
     gs_wire_open(&wire, fake_address(fake));
     gs_wire_send(&wire, begin);
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     bool closed = false;
     while (!closed && !gs_deadline_passed(deadline)) {
         gs_wire_send(&wire, "x");
@@ -189,7 +189,7 @@ static void livez_inside_a_coordinator_notices_a_loop_that_stands(void **state) 
         .http_address = "127.0.0.1:0", .context = context, .rpc_endpoint = "inproc://none"};
     assert_int_equal(gs_api_start(&api, &options).code, GS_OK);
     assert_int_equal(ask_livez(gs_api_address(api)), 200);  // it may still come
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     while (ask_livez(gs_api_address(api)) != 503) {
         assert_false(gs_deadline_passed(deadline));
         gs_sleep_ns(100 * GS_NS_PER_MS);

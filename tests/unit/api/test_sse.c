@@ -191,7 +191,7 @@ static void streams_are_capped_and_life_goes_on(void **state) {
     gs_wire_response_release(&alive);
     // The place of a client that has gone is found, without anybody writing to it.
     gs_wire_close(&wires[0]);
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     bool admitted = false;
     while (!admitted && !gs_deadline_passed(deadline)) {
         open_stream(&more, *state, "/v1/jobs/j-1/stream", "");
@@ -229,7 +229,7 @@ static void slow_client_is_told_what_it_missed(void **state) {
     free(blob);
     free(item);
     // Not reading: the socket's buffers fill, the ring turns over.
-    gs_deadline deadline = gs_deadline_in_seconds(20);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     while (!gs_deadline_passed(deadline)) {
         gs_wire_response page =
             gs_wire_exchange(fake_address(*state), "GET /metrics HTTP/1.1\r\n\r\n", NULL, false);

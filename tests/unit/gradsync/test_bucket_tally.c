@@ -15,7 +15,7 @@
 #define NUM_PARAMS 3
 #define COUNT 5
 #define LAST (NUM_PARAMS - 1)  // the bucket of parameter 0
-#define DEADLINE gs_deadline_in_seconds(20)
+#define DEADLINE gs_deadline_in_seconds(60)
 
 // Three parameters, the middle one of doubles: a bucket for each.
 typedef struct fixture {

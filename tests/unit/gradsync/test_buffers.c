@@ -24,7 +24,7 @@ static void open_fixture(fixture *f, gs_buffers_policy policy, bool exact) {
     f->device = test_device_open(1);
     assert_ok(gs_comm_create(
         &f->comm, &(gs_comm_options){.backend = "self", .world_size = 1, .device = f->device},
-        gs_deadline_in_seconds(5)));
+        gs_deadline_in_seconds(60)));
     assert_ok(gs_buffers_create(&f->buffers, specs, 2, policy, exact, f->device));
 }
 
@@ -64,7 +64,7 @@ static committed_values read_committed(const fixture *f) {
 }
 
 static void begin(fixture *f) {
-    assert_ok(gs_buffers_begin(f->buffers, f->comm, gs_deadline_in_seconds(5)));
+    assert_ok(gs_buffers_begin(f->buffers, f->comm, gs_deadline_in_seconds(60)));
 }
 
 // A pass that adds `value`; returns what it read.
@@ -186,7 +186,7 @@ static void share_keeps_what_is_committed(void **state) {
     open_fixture(&f, GS_BUFFERS_BROADCAST, false);
     begin(&f);
     run_pass(&f, 0, true, 4);
-    assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(5)));
+    assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(60)));
     assert_near(committed(&f), 0, 0);
     gs_buffers_adopt(f.buffers);
     assert_near(committed(&f), 4, 0);
@@ -199,7 +199,7 @@ static void model_without_buffers_is_fine(void **state) {
     open_fixture(&f, GS_BUFFERS_BROADCAST, false);
     gs_buffers *none;
     assert_ok(gs_buffers_create(&none, NULL, 0, GS_BUFFERS_BROADCAST, true, f.device));
-    assert_ok(gs_buffers_begin(none, f.comm, gs_deadline_in_seconds(5)));
+    assert_ok(gs_buffers_begin(none, f.comm, gs_deadline_in_seconds(60)));
     const void *const *from;
     void *const *to;
     gs_buffers_pass(none, 0, true, &from, &to);
@@ -261,7 +261,7 @@ static void hook_takes_the_place_of_the_policy(void **state) {
         gs_buffers_set_hook(f.buffers, &hook);
         begin(&f);
         assert_near(run_pass(&f, 0, true, 4), before, 0);
-        assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(5)));
+        assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(60)));
         assert_near(committed(&f), 0, 0);
         gs_buffers_adopt(f.buffers);
         assert_near(committed(&f), 5, 0);
@@ -275,7 +275,7 @@ static void failing_hook_ends_the_step_and_leaves_committed_values(void **state)
     open_fixture(&f, GS_BUFFERS_BROADCAST, false);
     gs_buffers_hook hook = {.run = fail_always, .before_forward = true};
     gs_buffers_set_hook(f.buffers, &hook);
-    gs_status status = gs_buffers_begin(f.buffers, f.comm, gs_deadline_in_seconds(5));
+    gs_status status = gs_buffers_begin(f.buffers, f.comm, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_DATA_LOSS);
     assert_non_null(strstr(status.message, "rank 0"));
     assert_near(committed(&f), 0, 0);
@@ -300,7 +300,7 @@ static void step_without_any_data_is_refused(void **state) {
     open_fixture(&f, GS_BUFFERS_BROADCAST, false);
     gs_join_round nobody = {.source = -1};
     gs_status status =
-        gs_buffers_begin_uneven(f.buffers, &nobody, f.comm, gs_deadline_in_seconds(5));
+        gs_buffers_begin_uneven(f.buffers, &nobody, f.comm, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
     close_fixture(&f);
 }

@@ -17,10 +17,10 @@ static gs_commit_result commit(const gs_commit_vote *vote) {
     assert_string_equal(status.message, "");
     status = gs_comm_create(
         &comm, &(gs_comm_options){.backend = "self", .world_size = 1, .device = device},
-        gs_deadline_in_seconds(5));
+        gs_deadline_in_seconds(60));
     assert_string_equal(status.message, "");
     gs_commit_result result;
-    status = gs_commit_run(&result, comm, vote, gs_deadline_in_seconds(5));
+    status = gs_commit_run(&result, comm, vote, gs_deadline_in_seconds(60));
     assert_string_equal(status.message, "");
     gs_comm_destroy(comm);
     gs_device_close(device);

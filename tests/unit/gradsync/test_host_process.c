@@ -85,7 +85,7 @@ static void train(void) {
     assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 2}));
     gs_device_kernels(device)->matmul(gs_device_stream(device), c, a, b,
                                       &(gs_matmul){.m = SIDE, .n = SIDE, .k = SIDE, .alpha = 1});
-    assert_ok(gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(30)));
+    assert_ok(gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(60)));
     assert_ok(gs_bucket_plan_one_host(&plan, &param, 1, NULL));
     gs_reducer_options options = {.params = &param,
                                   .num_params = 1,
@@ -96,10 +96,10 @@ static void train(void) {
     assert_ok(gs_arena_create(&arena, bytes));
     assert_ok(gs_comm_create(&comm,
                              &(gs_comm_options){.world_size = 1, .device = device, .arena = arena},
-                             gs_deadline_in_seconds(30)));
+                             gs_deadline_in_seconds(60)));
     options.device = device;
     options.arena = arena;
-    assert_ok(gs_reducer_create(&reducer, &options, comm, gs_deadline_in_seconds(30)));
+    assert_ok(gs_reducer_create(&reducer, &options, comm, gs_deadline_in_seconds(60)));
     gs_bucket_plan_release(&plan);
     for (int64_t step = 0; step < 3; step++) {
         gs_reducer_pass pass;
@@ -109,7 +109,7 @@ static void train(void) {
         memset(pass.grads[0], 0, 1000 * sizeof(float));
         assert_ok(gs_reducer_mark_ready(reducer, 0));
         assert_ok(gs_reducer_end_pass(reducer));
-        assert_ok(gs_reducer_finish(reducer, &result, gs_deadline_in_seconds(30)));
+        assert_ok(gs_reducer_finish(reducer, &result, gs_deadline_in_seconds(60)));
     }
     gs_reducer_destroy(reducer);
     gs_comm_destroy(comm);

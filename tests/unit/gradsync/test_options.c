@@ -63,13 +63,13 @@ static void refused_options_end_the_communicator(void **state) {
     gs_reducer *reducer;
     assert_ok(gs_device_open(&device, "cpu", NULL));
     assert_ok(gs_comm_create(&comm, &(gs_comm_options){.world_size = 1, .device = device},
-                             gs_deadline_in_seconds(10)));
+                             gs_deadline_in_seconds(60)));
     gs_status status = gs_reducer_create_sized(&reducer, &newer.known, sizeof newer, comm,
-                                               gs_deadline_in_seconds(10));
+                                               gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
     assert_null(reducer);
     status = gs_comm_run(comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1},
-                         gs_deadline_in_seconds(10));
+                         gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_ABORTED);
     gs_comm_destroy(comm);
     gs_device_close(device);

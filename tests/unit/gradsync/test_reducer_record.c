@@ -369,7 +369,7 @@ static void open_reducer(reducer_fixture *f, const char *level) {
     assert_ok(gs_bucket_plan_parity(&f->model.plan, f->model.params, 3, 32, 32, NULL));
     gs_log_set_sink(take_line, &f->seen);
     setenv("GRADSYNC_REDUCER_LOG", level, 1);
-    assert_ok(grad_rank_open(&f->rank, &f->model, NULL, NULL, gs_deadline_in_seconds(20)));
+    assert_ok(grad_rank_open(&f->rank, &f->model, NULL, NULL, gs_deadline_in_seconds(60)));
     unsetenv("GRADSYNC_REDUCER_LOG");
     f->reducer = f->rank.reducer;
 }
@@ -394,7 +394,7 @@ static void a_reducers_steps_fill_its_record(void **state) {
         assert_ok(gs_reducer_mark_ready(f.reducer, 2));
         assert_ok(gs_reducer_mark_ready(f.reducer, 0));
         assert_ok(gs_reducer_end_pass(f.reducer));
-        assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(20)));
+        assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(60)));
         const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
         assert_int_equal(stats->num_unused, 1);
         assert_int_equal(stats->unused_bytes, 16);
@@ -434,7 +434,7 @@ static void parameters_are_timed_from_the_begin_of_the_backward(void **state) {
         behind[param] = gs_now_ns();
     }
     assert_ok(gs_reducer_end_pass(f.reducer));
-    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(20)));
+    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(60)));
     const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
     const gs_reducer_record *record = gs_reducer_get_record(f.reducer);
     for (size_t p = 0; p < 3; p++) {
@@ -465,7 +465,7 @@ static void five_points_lie_where_the_step_was(void **state) {
     between[3] = gs_now_ns();
     assert_ok(gs_reducer_end_pass(f.reducer));
     between[4] = gs_now_ns();
-    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(20)));
+    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(60)));
     between[5] = gs_now_ns();
     const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
     const int64_t points[] = {stats->forward_begin_ns, stats->backward_begin_ns,
@@ -502,7 +502,7 @@ static void no_parameter_is_timed_when_off(void **state) {
     assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
     for (size_t i = 0; i < 3; i++) assert_ok(gs_reducer_mark_ready(f.reducer, i));
     assert_ok(gs_reducer_end_pass(f.reducer));
-    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(20)));
+    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(60)));
     assert_null(gs_reducer_stats(f.reducer)->param_ready_ns);
     assert_string_equal(f.seen.last, "");
     close_reducer(&f);

@@ -85,7 +85,7 @@ static void broadcast_hands_indices_and_values_to_every_device(void **state) {
     assert_int_equal(gs_tensor_lists_num_tensors(lists), 4);
     for (size_t d = 0; d < 3; d++) {
         const gs_device_tensor *list = gs_tensor_lists_of(lists, d);
-        assert_true(gs_stream_wait(gs_device_stream(devices[d]), gs_deadline_in_seconds(10)).code ==
+        assert_true(gs_stream_wait(gs_device_stream(devices[d]), gs_deadline_in_seconds(60)).code ==
                     GS_OK);
         assert_memory_equal(list[0].data, a, sizeof a);
         assert_memory_equal(list[1].data, x, sizeof x);

@@ -80,12 +80,12 @@ void assert_gradient(const float *got, double *x, size_t count, double (*f)(void
 }
 
 void assert_stream_ok(gs_device *device) {
-    gs_status status = gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(10));
+    gs_status status = gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(60));
     if (status.code) fail_msg("%s", status.message);
 }
 
 void assert_stream_failed(gs_device *device, const char *text) {
-    gs_status status = gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(10));
+    gs_status status = gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
     if (!strstr(status.message, text)) fail_msg("'%s' is not in '%s'", text, status.message);
     assert_stream_ok(device);

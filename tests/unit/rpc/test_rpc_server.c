@@ -32,7 +32,7 @@ static int run_peer(const char *endpoint) {
     gs_status status = gs_rpc_call(client, GS_EXCHANGE, NULL, NULL, gs_deadline_in_seconds(60));
     // While this process was stopped the server gave its stream up, and says so.
     gs_json *item = NULL;
-    gs_status end = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+    gs_status end = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60));
     gs_rpc_stream_close(stream);
     gs_rpc_client_close(client);
     gs_rpc_context_destroy(context);
@@ -271,7 +271,7 @@ static void an_older_coordinator_is_named_with_both_versions(void **state) {
     zmq_send(raw.socket, route, (size_t)route_bytes, ZMQ_SNDMORE);
     send_raw(&raw, &refusal, "{\"message\":\"?\"}");
     gs_json *item = NULL;
-    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
     char wanted[300];
     snprintf(wanted, sizeof wanted,

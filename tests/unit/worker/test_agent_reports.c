@@ -97,7 +97,7 @@ static void add_line_of(fixture *f, const char *job, int number) {
 static void add_line(fixture *f, int number) { add_line_of(f, "j-000000000001", number); }
 
 static void stop_all(fixture *f) {
-    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
+    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(60));
     gs_agent_reports_destroy(f->reports);
     gs_thread_stop(f->listener.thread);
     gs_rpc_client_close(f->client);
@@ -148,7 +148,7 @@ static void what_does_not_fit_is_said_in_its_place(void **state) {
     fixture *f = make_fixture(1500);  // about ten lines
     for (int i = 0; i < 50; i++) add_line(f, i);
     start_listening(&f->listener);
-    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
+    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(60));
     add_line(f, 50);
     stop_all(f);
     int last = f->listener.num_lines - 1;

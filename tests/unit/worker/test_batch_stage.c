@@ -54,7 +54,7 @@ static void check_batches(const char *model) {
     assert_int_equal(stage == NULL, test_device_is_host());
     for (int i = 0; i < NUM_BATCHES; i++) {
         gs_batch wanted, batch;
-        gs_deadline deadline = gs_deadline_in_seconds(30);
+        gs_deadline deadline = gs_deadline_in_seconds(60);
         assert_ok(gs_data_loader_next(plain, &wanted, deadline));
         assert_ok(gs_batch_stage_next(stage, &batch, staged, deadline));
         assert_int_equal(batch.rows, 3);

@@ -50,7 +50,7 @@ static int64_t count_samples(const char *dir, const gs_job_spec *spec, gs_data_s
 }
 
 static gs_status next(gs_data_loader *loader, gs_batch *batch) {
-    return gs_data_loader_next(loader, batch, gs_deadline_in_seconds(20));
+    return gs_data_loader_next(loader, batch, gs_deadline_in_seconds(60));
 }
 
 static void take(gs_data_loader *loader, int32_t *tokens, size_t rows) {

@@ -101,7 +101,7 @@ static int set_up_with(void **state, double orphan_seconds) {
     const gs_param_spec param = gs_param_spec_make(GS_FP32, 1, 0, "w");
     const gs_trainer_facts facts = {.params = &param, .num_params = 1, .total_elements = 1, .arithmetic = ""};
     assert_ok(gs_member_join(f->member, &facts));
-    assert_true(gs_member_wait_for_welcome(f->member, gs_deadline_in_seconds(30)));
+    assert_true(gs_member_wait_for_welcome(f->member, gs_deadline_in_seconds(60)));
     *state = f;
     return 0;
 }

@@ -104,11 +104,11 @@ static void push(fixture *f, int64_t step) {
 }
 
 static void flush(fixture *f) {
-    gs_outbox_flush(f->outbox, gs_deadline_in_seconds(30));
+    gs_outbox_flush(f->outbox, gs_deadline_in_seconds(60));
 }
 
 static void await_calls(fixture *f, int count) {
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     while (atomic_load(&f->listener.num_calls) < count && !gs_deadline_passed(deadline))
         gs_sleep_ns(GS_NS_PER_MS);
     assert_true(atomic_load(&f->listener.num_calls) >= count);
@@ -175,7 +175,7 @@ static void a_held_outbox_sends_nothing_and_rests(void **state) {
     double before = cpu_seconds();
     gs_sleep_ns(3 * GS_NS_PER_SEC);
     assert_int_equal(atomic_load(&f->listener.num_calls), 1);
-    assert_true(cpu_seconds() - before < 0.5);
+    assert_true(cpu_seconds() - before < 1.5);
     gs_outbox_hold(f->outbox, false);
     await_calls(f, 2);
 }

@@ -175,7 +175,7 @@ static void run(fixture *f, float grad_factor, int64_t step) {
 // Each gradient was taken once, in order, and when it was final.
 static void check(fixture *f, float grad_factor) {
     float found[COUNT];
-    assert_ok(gs_stream_wait(f->side, gs_deadline_in_seconds(30)));
+    assert_ok(gs_stream_wait(f->side, gs_deadline_in_seconds(60)));
     assert_int_equal(f->num_marks, NUM_PARAMS);
     for (size_t i = 0; i < NUM_PARAMS; i++) {
         assert_int_equal(f->order[i], NUM_PARAMS - 1 - i);

@@ -154,7 +154,7 @@ static void open_trainer(fixture *f, const char *text) {
                                 .num_shards = (int)f->spec.logical_shards,
                                 .plan = &plan};
     assert_ok(gs_trainer_prepare(f->trainer, &assignment));
-    assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(30)));
+    assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(60)));
     gs_bucket_plan_release(&plan);
 }
 
@@ -251,7 +251,7 @@ static void a_save_in_flight_is_waited_for_until_the_deadline(void **state) {
     int64_t since_ns = gs_now_ns();
     assert_false(gs_trainer_await_saves(f->trainer, gs_deadline_in_ms(20)));
     assert_true(gs_now_ns() - since_ns < 20 * GS_NS_PER_SEC);
-    assert_true(gs_trainer_await_saves(f->trainer, gs_deadline_in_seconds(30)));
+    assert_true(gs_trainer_await_saves(f->trainer, gs_deadline_in_seconds(60)));
     assert_int_equal(f->num_saves, 1);
 }
 

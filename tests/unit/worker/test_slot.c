@@ -104,7 +104,7 @@ static int set_up(void **state) {
 }
 
 static void stop_listening(fixture *f) {
-    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
+    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(60));
     gs_agent_reports_destroy(f->reports);
     gs_thread_stop(f->thread);
     f->reports = NULL;
@@ -138,7 +138,7 @@ static void start(fixture *f, const char *task) {
 
 // What the agent's loop does, until the slot is free or has printed a line.
 static void run_slot(fixture *f, bool until_line) {
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     while (gs_slot_busy(&f->slot) && !(until_line && f->slot.position > 0)) {
         if (gs_deadline_passed(deadline)) fail_msg("the trainer did not come to an end");
         struct pollfd fds[3] = {{.fd = f->slot.pidfd, .events = POLLIN},

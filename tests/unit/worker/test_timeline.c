@@ -216,7 +216,7 @@ static void a_reader_beside_the_steps_sees_whole_steps(void **state) {
     reader self = {.timeline = open_timeline(8, 40)};
     gs_thread *thread;
     assert_ok(gs_thread_start(&thread, "reader", read_steps, &self));
-    gs_deadline deadline = gs_deadline_in_seconds(30);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
     int64_t step = 0;
     // Until the reader has seen enough of what goes on beside it.
     while (atomic_load(&self.copied) < 500 && !gs_deadline_passed(deadline)) {

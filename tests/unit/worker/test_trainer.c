@@ -169,7 +169,7 @@ static void prepare(fixture *f, const char *more) {
                                 .num_shards = (int)f->spec.logical_shards,
                                 .plan = &plan};
     assert_ok(gs_trainer_prepare(f->trainer, &assignment));
-    assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(30)));
+    assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(60)));
     gs_bucket_plan_release(&plan);
 }
 
