@@ -98,9 +98,14 @@ static void pass_on(gs_control_line *line, pair *it, int from, int to) {
 
 static void accept_pair(gs_control_line *line) {
     int worker = accept4(line->listener, NULL, NULL, SOCK_CLOEXEC), coordinator = connect_to(line->coordinator);
-    must(line->num_pairs < MAX_PAIRS, "too many connections");
     pthread_mutex_lock(&line->lock);
-    pair *it = &line->pairs[line->num_pairs++];
+    // While there is no coordinator clients come again and again: whoever is gone and said nothing leaves its place.
+    int at = 0;
+    while (at < line->num_pairs && (line->pairs[at].worker >= 0 || line->pairs[at].said.count > 0)) at++;
+    must(at < MAX_PAIRS, "too many connections");
+    if (at == line->num_pairs) line->num_pairs++;
+    pair *it = &line->pairs[at];
+    free(it->said.bytes);
     *it = (pair){.worker = worker, .coordinator = coordinator};
     if (worker < 0 || coordinator < 0) close_pair(it);
     pthread_mutex_unlock(&line->lock);
@@ -157,9 +162,9 @@ void gs_control_line_close(gs_control_line *line) {
 
 // One frame of ZeroMQ's; false when it is not all there.
 static bool read_frame(const byte_list *said, size_t *at, uint8_t *flags, const uint8_t **bytes, size_t *count) {
+    if (said->count < *at + 2) return false;  // perhaps not even the greeting
     size_t left = said->count - *at;
     const uint8_t *from = said->bytes + *at;
-    if (left < 2) return false;
     *flags = from[0];
     size_t head = *flags & FLAG_LONG ? 9 : 2;
     if (left < head) return false;
