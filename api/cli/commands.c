@@ -522,7 +522,8 @@ const gs_cli_command gs_cli_commands[] = {
      "coordinator). Who knows that their host is gone says so with this. A job that waits for the\n"
      "disk of its checkpoints starts from the newest that is known. Of a job that this coordinator\n"
      "does not know (gradsync workers) it asks the trainers to save and end. With --step the job goes on\n"
-     "from the checkpoint of that step (gradsync checkpoints), and those of later steps are removed.\n\n"
+     "from the checkpoint of that step (gradsync checkpoints). Those of later steps are removed once its\n"
+     "ranks have begun there: where it turns out to be damaged, nothing is lost.\n\n"
      "  gradsync release hello\n"
      "  gradsync release hello --step 500",
      1, 1, false, release_job},

@@ -53,6 +53,11 @@ static gs_status find_job(gs_engine *engine, gs_job **job, const gs_engine_event
     return status;
 }
 
+static void refuse_unrecorded(gs_engine *engine, gs_call call, const gs_job *job) {
+    gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is not recorded yet", job->id_text),
+                     "in_flight", "ask again in a moment");
+}
+
 // Answers by itself and returns true when the key has been used.
 static bool replay_key(gs_engine *engine, gs_call call, const gs_create_request *request) {
     gs_request_key *known = gs_request_keys_find(&engine->state.keys, request->key, engine->state.now_ns);
@@ -83,7 +88,8 @@ static bool replay_key(gs_engine *engine, gs_call call, const gs_create_request 
                          "unreadable", "repair the record, or use a new key for another job");
         return true;
     }
-    gs_reply_with(engine, call, GS_REPLY_JOB, job)->reply.replayed = true;
+    if (gs_job_is_unrecorded(job)) refuse_unrecorded(engine, call, job);  // being adopted
+    else gs_reply_with(engine, call, GS_REPLY_JOB, job)->reply.replayed = true;
     return true;
 }
 
@@ -157,11 +163,6 @@ void gs_on_create_job(gs_engine *engine, gs_engine_event *event) {
 
 static gs_status being_deleted(const gs_job *job) {
     return gs_error(GS_FAILED_PRECONDITION, "job %s is being deleted", job->id_text);
-}
-
-static void refuse_unrecorded(gs_engine *engine, gs_call call, const gs_job *job) {
-    gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is not recorded yet", job->id_text),
-                     "in_flight", "ask again in a moment");
 }
 
 void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
@@ -316,10 +317,10 @@ static void go_back(gs_engine *engine, gs_late_answer *answer, gs_status status)
         return;
     }
     if (job->run) gs_release_members(engine, job->run);
-    gs_checkpoints_go_back(engine, job, step);
+    gs_checkpoints_go_back(job, step);
     engine->state.schedule_needed = true;
     gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released",
-                "an operator has job %s go on from step %lld, and later checkpoints are removed", job->id_text, (long long)step);
+                "an operator has job %s go on from step %lld; later checkpoints are removed once its ranks hold that", job->id_text, (long long)step);
     answer_release(engine, call, job);
 }
 

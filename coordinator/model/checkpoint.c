@@ -47,6 +47,7 @@ const gs_checkpoint *gs_checkpoints_newest(const gs_checkpoints *checkpoints) {
     for (size_t i = 0; i < checkpoints->count; i++) {
         const gs_checkpoint *item = &checkpoints->items[i];
         bool usable = item->state == GS_CHECKPOINT_RECORDING || item->state == GS_CHECKPOINT_GOOD;
+        if (checkpoints->most_step && item->step > checkpoints->most_step) continue;
         if (usable && (!newest || item->step >= newest->step)) newest = item;
     }
     return newest;

@@ -81,6 +81,7 @@ typedef struct gs_checkpoints {  // {0} is empty
     int64_t away_since_ns;  // the disk itself does not answer; 0: it does
     char away_reason[160];
     bool is_given_up;       // by an operator: its next start goes on from what is known
+    int64_t most_step;      // that its next start goes on from, also by an operator; 0: any
     bool is_found;    // what is on the disk is known: nobody has written there since
     bool is_checked;  // the disk has been asked whether they are still there, since the last run began
     bool were_checked;  // in this life of the coordinator, at any time: what else is known it has recorded itself
@@ -91,7 +92,8 @@ void gs_checkpoints_release(gs_checkpoints *checkpoints);
 gs_checkpoint *gs_checkpoints_add(gs_checkpoints *checkpoints, const char *directory);
 gs_checkpoint *gs_checkpoints_find(const gs_checkpoints *checkpoints, const char *directory);  // NULL: none
 void gs_checkpoints_forget(gs_checkpoints *checkpoints, const char *directory);
-const gs_checkpoint *gs_checkpoints_newest(const gs_checkpoints *checkpoints);  // of those that a job may start from; NULL: none
+// Of those that a job may start from, none above most_step. NULL: none.
+const gs_checkpoint *gs_checkpoints_newest(const gs_checkpoints *checkpoints);
 int64_t gs_checkpoints_newest_step(const gs_checkpoints *checkpoints);          // −1: none
 // Looked for or being verified: what a job starts from is not known yet.
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints);

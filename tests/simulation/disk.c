@@ -333,4 +333,5 @@ void disk_crash(sim_world *world, bool power_failed) {
     }
     rows_crash(world, power_failed);
     drop(&disk->done);
+    disk->tells = false;  // who stood still tells nothing any more, and the next life does not wait for that
 }

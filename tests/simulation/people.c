@@ -12,6 +12,8 @@
 #define PATIENCE_NS (5 * SECONDS)
 #define MEDDLES 0.004  // with an effect that tempts
 #define REGRETS 0.1    // that something is deleted
+#define GOES_BACK 0.3  // of releases
+#define IMPATIENCE 0.05  // a second, with a job that does not train
 
 static sim_people *of(sim_peer *peer) { return (sim_people *)(void *)peer; }
 
@@ -72,12 +74,26 @@ static void replan(sim_world *world, sim_wish *wish) {
     peer_call(world, &world->people->peer, &event);
 }
 
-static void release(sim_world *world, sim_wish *wish) {
+// As the list of checkpoints shows it; 0: none.
+static int64_t any_step(sim_world *world, const sim_wish *wish) {
+    const gs_state *state = coordinator_state(world);
+    const gs_job *job = state ? gs_job_table_get(&state->jobs, wish->job) : NULL;
+    if (!job || !job->checkpoints.count) return 0;
+    return job->checkpoints.items[dice_between(&world->dice, 0, (int64_t)job->checkpoints.count - 1)].step;
+}
+
+static void release(sim_world *world, sim_wish *wish, bool goes_back) {
     gs_engine_event event = peer_event(&world->people->peer, GS_ON_RELEASE_JOB, -1);
     event.release.job = wish->job_text;
-    world_tell(world, "people give up who is out of reach of %s", wish->name);
+    if (goes_back) event.release.step = any_step(world, wish);
+    world_tell(world, "people give up who is out of reach of %s, from step %lld on", wish->name, (long long)event.release.step);
+    if (event.release.step) promises_named(world, wish->job, event.release.step);
     sets_given_up(world, wish->job);
     wish->release_request = peer_call(world, &world->people->peer, &event);
+}
+
+static void release_somehow(sim_world *world, sim_wish *wish) {
+    release(world, wish, !world->is_calm && dice_chance(&world->dice, GOES_BACK));
 }
 
 static void adopt(sim_world *world, sim_wish *wish) {
@@ -104,7 +120,7 @@ static void meddle_with(sim_world *world, uint64_t index, void *what) {
     else if (!wish->job || which == 0) ask_again(world, wish);
     else if (which <= 4) stop(world, wish);
     else if (which <= 6) replan(world, wish);
-    else if (which <= 8) release(world, wish);
+    else if (which <= 8) release_somehow(world, wish);
     else if (which == 9) adopt(world, wish);
     else delete(world, wish);
 }
@@ -122,7 +138,7 @@ static void delete_given_up(sim_world *world, uint64_t index, void *what) {
 static void release_soon(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_wish *wish = &world->people->wishes[index];
-    if (!world->is_calm && wish->job && !wish->is_deleted && peer_hears(world, &world->people->peer)) release(world, wish);
+    if (!world->is_calm && wish->job && !wish->is_deleted && peer_hears(world, &world->people->peer)) release_somehow(world, wish);
 }
 
 void people_release_soon(sim_world *world) {
@@ -185,11 +201,14 @@ static void look_after(sim_world *world, sim_wish *wish) {
     bool is_gone = !job && (wish->is_deleted || promises_is_excused(world, wish->job));
     bool is_unknown = wish->job && state && runs_unknown(state, wish->job);
     if (is_unknown && !job && !wish->adopt_request && dice_chance(&world->dice, 0.2)) adopt(world, wish);
-    else if ((is_gone || is_unknown) && world->is_calm && dice_chance(&world->dice, 0.2)) release(world, wish);
+    else if ((is_gone || is_unknown) && world->is_calm && dice_chance(&world->dice, 0.2)) release_somehow(world, wish);
     if (!job) return;
     bool ended = gs_job_state_terminal(job->state);
+    // Somebody loses patience with ranks that are away, or wants to go back.
+    bool may_go_back = !ended && !job->stop_asked && (!job->run || job->state == GS_JOB_RECOVERING || job->run->unheard);
+    if (may_go_back && !world->is_calm && job->checkpoints.count > 1 && dice_chance(&world->dice, IMPATIENCE)) release(world, wish, true);
     bool waits_for_disk = !ended && !strcmp(job->reason, "CheckpointsUnavailable");
-    if (waits_for_disk && !wish->release_request && dice_chance(&world->dice, 0.2)) release(world, wish);
+    if (waits_for_disk && !wish->release_request && dice_chance(&world->dice, 0.2)) release_somehow(world, wish);
     if (ended && wish->wants_delete && !wish->delete_request) delete(world, wish);
     if (!ended && wish->wants_stop && !job->stop_asked && !wish->stop_request) stop(world, wish);
 }

@@ -98,6 +98,13 @@ BUGS = [
     ("checkpoints: a save that is told is not taken", "engine/base/part_saves.c",
      "    else gs_checkpoint_take(engine, job, name, &report->found);", "    else (void)0;"),
     # Ends and beginnings.
+    ("release: later ones go before the ranks have begun (was real)", "engine/requests.c",
+     "    gs_checkpoints_go_back(job, step);\n", "    gs_checkpoints_go_back(job, step);\n    gs_checkpoints_begin(engine, job, step);\n"),
+    ("release: from the newest all the same", "model/checkpoint.c",
+     "if (checkpoints->most_step && item->step > checkpoints->most_step) continue;", ""),
+    ("release: what was named and is gone is waited for", "engine/base/checkpoints.c", "    go_back_no_more(engine, job);\n", "    (void)go_back_no_more;\n"),
+    ("keys: of a job that is being adopted (was real)", "engine/requests.c",
+     "if (gs_job_is_unrecorded(job)) refuse_unrecorded(engine, call, job);  // being adopted\n    else ", ""),
     ("runs: over before all have exited", "engine/runs/run_end.c",
      "return gs_run_all_exited(run) && !gs_checkpoints_pending", "return run->members[0].stage == GS_MEMBER_EXITED && !gs_checkpoints_pending"),
     ("runs: never over", "engine/engine.c", "static void turn(gs_engine *engine) {\n    gs_runs_end_finished(engine);", "static void turn(gs_engine *engine) {"),

@@ -50,6 +50,9 @@ typedef struct promised_job {
     gs_job_state ended_as;
     bool is_told_ended;  // people were told so
     gs_job_state told;
+    int64_t named_step;         // from which people wanted it to go on last; 0: none
+    int64_t branch_step;        // from which its ranks did, later ones are nobody's then
+    uint32_t branch_generation;  // of these; 0: they never did
     int64_t lost_step;  // the furthest of saves whose files somebody has removed
     acknowledged_save saves[MAX_SAVES_KEPT];
     int num_saves;
@@ -136,6 +139,32 @@ void promises_find_rows(sim_world *world, promised_rows (*find_rows)(const sim_w
     }
 }
 
+void promises_named(sim_world *world, uint64_t id, int64_t step) { know(world, id)->named_step = step; }
+
+// Of a branch that people have left.
+static bool is_left_behind(const promised_job *job, const saved_file *file) {
+    return file->generation < job->branch_generation && file->step > job->branch_step;
+}
+
+// All its ranks hold that step.
+static void begin(sim_world *world, const gs_run *run) {
+    promised_job *job = know(world, run->job->id);
+    if (!job->named_step || run->base_step != job->named_step) return;
+    job->branch_step = run->base_step;
+    job->branch_generation = run->generation;
+    for (int i = 0; i < job->num_saves; i++) {
+        const saved_file *file = files_find(world, run->job->id, job->saves[i].directory);
+        if (!file || is_left_behind(job, file)) job->saves[i].is_damaged = true;
+    }
+}
+
+// That people have named it is what its coordinator goes by.
+static bool is_named(const sim_world *world, const promised_job *job, int64_t step) {
+    const gs_state *state = coordinator_state(world);
+    const gs_job *known = state ? gs_job_table_get(&state->jobs, job->id) : NULL;
+    return job->named_step == step && known && known->go_on_step == step;
+}
+
 void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_t step) {
     promised_job *job = know(world, id);
     // It may have rotted, or newer ones have replaced it, before anybody was told.
@@ -148,7 +177,7 @@ void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_
         job->num_saves--;
     }
     acknowledged_save *save = &job->saves[job->num_saves++];
-    save->is_damaged = !file || file->is_damaged;
+    save->is_damaged = !file || file->is_damaged || is_left_behind(job, file);
     snprintf(save->directory, sizeof save->directory, "%s", directory);
     save->step = step;
 }
@@ -224,12 +253,13 @@ int64_t promises_newest_save(const sim_world *world, uint64_t id) {
 
 void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     const promised_job *job = know(world, id);
-    for (int i = 0; i < job->num_saves && !job->may_start_anywhere; i++) {
+    bool may_start_anywhere = job->may_start_anywhere || is_named(world, job, step);
+    for (int i = 0; i < job->num_saves && !may_start_anywhere; i++) {
         if (job->saves[i].step <= step || job->saves[i].is_damaged) continue;
         oracle_fail(world, "a rank starts from step %" PRId64 " though %s was saved and acknowledged", step, job->saves[i].directory);
     }
     for (const saved_file *file = world->files; file; file = file->next) {
-        bool counts = file->job == id && !job->may_start_anywhere && !file->is_damaged && world->now_ns - file->saved_ns > SETTLED_NS;
+        bool counts = file->job == id && !may_start_anywhere && !file->is_damaged && !is_left_behind(job, file) && world->now_ns - file->saved_ns > SETTLED_NS;
         if (counts && file->step > step)
             oracle_fail(world, "a rank starts from step %" PRId64 " though %s is on the disk", step, file->directory);
     }
@@ -313,6 +343,7 @@ void promises_see_effect(sim_world *world, const gs_effect *effect) {
         know(world, effect->job->id)->may_start_anywhere = true;
     if (effect->kind == GS_DO_END_RUN || (effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "CheckpointsAvailable")))
         know(world, effect->job->id)->may_start_anywhere = false;
+    if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_START) begin(world, effect->run);
     if (effect->kind == GS_DO_SHOW_CHECKPOINT)
         promises_saved(world, effect->job->id, effect->checkpoint->directory, effect->checkpoint->step);
     if (effect->kind != GS_DO_WRITE_JOB || promises->num_writes == MAX_WRITES) return;

@@ -131,8 +131,11 @@ bool sets_are_given_up(const sim_world *world, uint64_t id) {
 
 // Where rows are others than a moment ago, the newest generation is the one that they name.
 void sets_begin_life(sim_world *world, const gs_state *state) {
-    for (size_t i = 0; i < state->jobs.count && world->sets->rows_are_others; i++)
-        know(world, state->jobs.items[i]->id)->generation = state->jobs.items[i]->generation;
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        const gs_job *job = state->jobs.items[i];
+        // What its row does not know of has not trained: it waits for the end of the run that it knows.
+        if (world->sets->rows_are_others || job->run) know(world, job->id)->generation = job->generation;
+    }
     world->sets->rows_are_others = false;
 }
 

@@ -222,6 +222,8 @@ static void check_first_tick(sim_world *world, const gs_effects *effects, int64_
 static void check_save(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
     const gs_member *member = gs_state_member(coordinator_state(world), event->from.incarnation);
     if (!event->was_admitted || event->checkpointed.failed || !member || member->job->id != event->from.job) return;
+    // People have gone back behind it.
+    if (member->job->go_on_step && event->checkpointed.found.step > member->job->go_on_step) return;
     for (size_t i = 0; i < effects->count; i++) {
         const gs_effect *effect = &effects->items[i];
         bool is_ok = effect->kind == GS_DO_REPLY && effect->call == event->from.call && !effect->reply.status.code;

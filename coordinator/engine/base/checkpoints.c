@@ -125,24 +125,44 @@ static gs_checkpoint *find_surplus(const gs_job *job) {
     return keep > 0 && good > keep ? oldest : NULL;
 }
 
+static void go_on_from(gs_job *job, int64_t step) { job->go_on_step = job->checkpoints.most_step = step; }
+
 // Files that are being read may be of later steps: nobody waits for what they say.
-void gs_checkpoints_go_back(gs_engine *engine, gs_job *job, int64_t step) {
-    job->go_on_step = step;
+void gs_checkpoints_go_back(gs_job *job, int64_t step) {
+    go_on_from(job, step);
     for (size_t i = job->checkpoints.count; i-- > 0;) {
-        gs_checkpoint *item = &job->checkpoints.items[i];
-        if (item->step <= step || item->state == GS_CHECKPOINT_DELETING) continue;
-        if (item->state == GS_CHECKPOINT_VERIFYING) {
-            gs_checkpoints_forget(&job->checkpoints, item->directory);
-            continue;
-        }
-        item->is_gone = true;  // whatever becomes of its row and its files
-        delete_checkpoint(engine, job, item);
+        const gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->step > step && item->state == GS_CHECKPOINT_VERIFYING) gs_checkpoints_forget(&job->checkpoints, item->directory);
     }
     gs_checkpoints_settle(job);
 }
 
+void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step) {
+    bool is_named = job->go_on_step && job->go_on_step == step;
+    go_on_from(job, 0);
+    for (size_t i = 0; i < job->checkpoints.count && is_named; i++) {
+        gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->step <= step || !may_start(item)) continue;
+        item->is_gone = true;  // whatever becomes of its row and its files
+        delete_checkpoint(engine, job, item);
+    }
+}
+
+// The named one is not there any more, or was found damaged: nothing is lost, and another may be named.
+static void go_back_no_more(gs_engine *engine, gs_job *job) {
+    int64_t step = job->go_on_step;
+    if (!step || !gs_checkpoints_find_step(job, step).code) return;
+    go_on_from(job, 0);
+    job->checkpoints.is_found = false;  // later ones were not taken
+    gs_job_touch(engine, job);
+    gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "NamedCheckpointLost",
+                "the checkpoint of step %lld, which an operator named, is gone or damaged: the job goes on from the newest, of step "
+                "%lld (-1: none)", (long long)step, (long long)gs_checkpoints_newest_step(&job->checkpoints));
+}
+
 static void apply_retention(gs_engine *engine, gs_job *job) {
-    if (!find_surplus(job)) return;
+    // What an operator named may be the oldest.
+    if (job->go_on_step || !find_surplus(job)) return;
     // What is further may be gone, and then this is the newest. A start looks first; behind an end nobody else does, and in a
     // run of which another life of the coordinator looked.
     bool are_there = job->run ? job->checkpoints.were_checked : job->checkpoints.is_checked;
@@ -390,8 +410,7 @@ void gs_checkpoints_resume(gs_engine *engine, gs_job *job) {
         item->is_gone = true;  // some of its files may be
         ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
     }
-    // Its row is durable, and theirs may not have been.
-    if (job->go_on_step) gs_checkpoints_go_back(engine, job, job->go_on_step);
+    if (job->go_on_step) gs_checkpoints_go_back(job, job->go_on_step);
 }
 
 void gs_checkpoints_check(gs_engine *engine, gs_job *job) {
@@ -436,5 +455,6 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
                     item->directory, item->directory,
                     (long long)gs_checkpoints_newest_step(&job->checkpoints));
     }
+    go_back_no_more(engine, job);
     gs_checkpoints_retain(engine, job);
 }

@@ -50,8 +50,10 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done);
 
 // A checkpoint of this step is there to start from; INVALID_ARGUMENT names those that are.
 GS_NODISCARD gs_status gs_checkpoints_find_step(const gs_job *job, int64_t step);
-// The next start goes on from there, which the disk has just been seen to have: later ones are removed, and none that is
-// found before its generation is formed is taken.
-void gs_checkpoints_go_back(gs_engine *engine, gs_job *job, int64_t step);
+// The next start goes on from there, which the disk has just been seen to have, and none of a later step that is found before its
+// ranks have begun is taken. Those that are known stay until then: what was named may turn out to be damaged.
+void gs_checkpoints_go_back(gs_job *job, int64_t step);
+// The ranks of a generation hold this step: where it was named, later ones are removed.
+void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/old_copy.h"
@@ -78,7 +79,6 @@ static bool compare_world(gs_engine *engine, gs_run *run) {
 static void begin_generation(gs_engine *engine, gs_run *run, uint32_t generation) {
     gs_job *job = run->job;
     run->generation = job->generation = generation;
-    job->go_on_step = 0;  // what others have saved is of an earlier generation now
     if (job->world_size && job->world_size != run->num_members) {
         gs_mind_count(engine, job, GS_COUNT_RESCALE, run->num_members > job->world_size ? "up" : "down", NULL, 0);
     }
@@ -297,6 +297,7 @@ static void start_world(gs_engine *engine, gs_run *run) {
         return;
     }
     run->base_step = run->step = first->applied_step;
+    gs_checkpoints_begin(engine, run->job, run->base_step);  // what others have saved is of an earlier generation now
     count_lost_steps(engine, run->job, run->base_step);
     gs_run_enter(engine, run, GS_RUN_CONNECTING, engine->state.timing.connect_ns);
     gs_job_explain(engine, run->job, "CreatingCommunicator", "%d ranks agree on plan %s from step %lld",

@@ -194,6 +194,21 @@ static void who_asks_again_is_answered_when_it_is_durable(void **state) {
 }
 
 // Some have heard of an adoption that was lost since.
+// Its record cannot be read, its key can: that it was accepted is told again when it is on the disk again.
+static void its_key_is_answered_when_it_is_durable(void **state) {
+    gs_play *play = *state;
+    gs_engine_adopt_key(play->engine, "k", "", lost_id(), INT64_MAX);
+    adopt(play, elsewhere, elsewhere);
+    for (int again = 0; again < 2; again++) {
+        gs_engine_event event = {.kind = GS_ON_CREATE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+        event.create = (gs_create_request){.spec = calloc(1, sizeof(gs_job_spec)), .key = "k", .fingerprint = ""};
+        assert_non_null(event.create.spec);
+        gs_play_hear(play, &event);
+        expect_answer(play, play->last_call, again ? GS_OK : GS_FAILED_PRECONDITION);
+        if (!again) let_disk_go(play);
+    }
+}
+
 static void those_who_name_this_cluster_are_of_the_others(void **state) {
     gs_play *play = *state;
     gs_call call = adopt(play, here, elsewhere);
@@ -344,6 +359,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(nobody_is_told_before_the_row_is_durable, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_cannot_be_stored_leaves_them_whose_they_were, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_asks_again_is_answered_when_it_is_durable, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(its_key_is_answered_when_it_is_durable, set_up, tear_down),
         cmocka_unit_test_setup_teardown(those_who_name_this_cluster_are_of_the_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(of_those_who_end_meanwhile_the_run_hears_when_it_begins, set_up, tear_down),
         cmocka_unit_test_setup_teardown(half_a_generation_is_waited_for_also_by_the_next_life, set_up, tear_down),

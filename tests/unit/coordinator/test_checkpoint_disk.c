@@ -329,7 +329,8 @@ static void later_checkpoints_stay_until_the_named_one_is_seen(void **state) {
     play->missing = NULL;
     release(play, 3);
     assert_int_equal(play->answer.code, GS_OK);
-    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_DELETING);
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 3);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_GOOD);
 }
 
 // Who has said Bye is missed by nobody: the others train on, and what they save is of the run that there is.
@@ -377,6 +378,44 @@ static void a_row_on_its_way_is_waited_for_before_it_is_marked(void **state) {
     assert_int_equal(play->num_removals, 1);
 }
 
+// All ranks hold that step, and train.
+static void begin_from(gs_play *play, int64_t step) {
+    gs_play_say_all(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) {
+        gs_engine_event ready = gs_play_message(play, i, GS_ON_READY);
+        ready.ready.applied_step = step;
+        gs_play_hear(play, &ready);
+    }
+    gs_play_say_all(play, GS_ON_COMM_UP);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+// Its manifest was there, and its bytes are not what they were: a rank finds out, and what is later is still there.
+static void a_named_checkpoint_that_is_damaged_loses_nothing(void **state) {
+    gs_play *play = *state;
+    save(play, "step-9", 9);
+    gs_play_close_lines(play);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    play->watched_reason = "NamedCheckpointLost";
+    gs_job *job = gs_play_run(play)->job;
+    release(play, 3);
+    assert_int_equal(play->answer.code, GS_OK);
+    job->spec.checkpoint.keep_last = 1;  // it is the oldest
+    gs_play_find_worker(play);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_non_null(job_of(play)->run);
+    hear_of_checkpoint(play, GS_ON_CHECKPOINTS_CHECKED, "another");
+    assert_int_equal(state_of_checkpoint(play, "step-3"), GS_CHECKPOINT_GOOD);
+    play->missing = "step-3";  // it is bad-step-3 now
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_watched, 1);
+    assert_int_equal(job_of(play)->go_on_step, 0);
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 9);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_GOOD);
+}
+
 static void an_operator_names_the_step_to_go_on_from(void **state) {
     gs_play *play = *state;
     save(play, "step-5", 5);
@@ -402,13 +441,14 @@ static void an_operator_names_the_step_to_go_on_from(void **state) {
     gs_play_wait(play, 30 * GS_NS_PER_SEC);
     assert_non_null(job_of(play)->run);
     assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 5);
-    assert_int_equal(gs_checkpoints_find(&job_of(play)->checkpoints, "step-9")->state, GS_CHECKPOINT_DELETING);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_GOOD);  // until the ranks have begun
     // A later one of the set before it is none; one of the set that goes on from there is.
     assert_int_equal(job_of(play)->go_on_step, 5);
     save(play, "step-9b", 9);
     assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 5);
-    gs_play_train(play);
+    begin_from(play, 5);
     assert_int_equal(job_of(play)->go_on_step, 0);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_DELETING);
     save(play, "step-9c", 9);
     assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 9);
 }
@@ -426,6 +466,7 @@ static void a_step_that_was_named_outlives_the_coordinator(void **state) {
     assert_int_equal(play->answer.code, GS_OK);
     gs_play_reopen_without_worker(play);
     assert_int_equal(job_of(play)->go_on_step, 3);
+    assert_int_equal(job_of(play)->checkpoints.most_step, 3);
 }
 
 // Behind the long work on files: neither a start nor a commit waits for it.
@@ -550,6 +591,7 @@ int main(void) {
         TEST(a_job_is_swept_until_its_last_save_must_be_over),
         TEST(a_job_that_ended_before_this_life_is_swept_if_it_was_lately),
         TEST(a_disk_is_not_away_while_the_coordinator_stands_still),
+        TEST(a_named_checkpoint_that_is_damaged_loses_nothing),
         TEST(an_operator_names_the_step_to_go_on_from),
         TEST(later_checkpoints_stay_until_the_named_one_is_seen),
         TEST(a_run_that_a_release_does_not_end_keeps_its_checkpoints),
