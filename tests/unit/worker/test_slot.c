@@ -232,6 +232,7 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--trainer") == 0) {
         return be_trainer((int)strtol(argv[2], NULL, 10));
     }
+    unsetenv("OPENBLAS_CORETYPE");  // trainers have a line to say of it
     const struct CMUnitTest tests[] = {
         TEST(an_exit_is_reported_with_code_rank_and_last_lines),
         TEST(a_signal_is_reported_as_such),
