@@ -40,22 +40,27 @@ static void take_member(gs_member_shot *shot, const gs_member *member, int64_t n
     shot->rss_bytes = (double)member->rss_bytes;
 }
 
-static void take_members(gs_job_shot *shot, const gs_run *run) {
-    shot->members = calloc((size_t)run->num_members + 1, sizeof *shot->members);
-    if (!shot->members) return;
-    shot->num_members = run->num_members;
+static void take_members(gs_job_shot *shot, const gs_run *run, int first, int most) {
     int64_t now_ns = gs_now_ns();
-    for (int i = 0; i < run->num_members; i++) {
+    for (int i = first; i < first + most && i < shot->num_members && i < run->num_members; i++) {
         take_member(&shot->members[i], &run->members[i], now_ns);
         shot->waiting += run->phase < GS_RUN_TRAINING && run->members[i].stage != GS_MEMBER_LAUNCHED;
     }
 }
 
-gs_job_shot *gs_job_shot_take(const gs_job *job) {
+bool gs_job_shot_take_ranks(gs_job_shot *shot, const gs_job *job, int most) {
+    int first = shot->num_taken;
+    shot->num_taken += most;
+    bool are_all = gs_job_metrics_copy_some(shot->metrics, job->sight->metrics, first, most);
+    if (job->run) take_members(shot, job->run, first, most);
+    return are_all && shot->num_taken >= shot->num_members;
+}
+
+gs_job_shot *gs_job_shot_begin(const gs_job *job) {
     const gs_job_documents *documents = &job->sight->documents;
     gs_job_shot *shot = calloc(1, sizeof *shot);
     if (!shot) return NULL;
-    shot->metrics = gs_job_metrics_copy(job->sight->metrics);
+    shot->metrics = gs_job_metrics_copy_begin(job->sight->metrics);
     if (!shot->metrics) {
         free(shot);
         return NULL;
@@ -85,7 +90,8 @@ gs_job_shot *gs_job_shot_take(const gs_job *job) {
     take_buckets(shot, documents->plan);
     shot->saves = job->sight->saves;
     shot->ranks_shown = job->sight->ranks_shown;
-    if (job->run) take_members(shot, job->run);
+    shot->members = job->run ? calloc((size_t)job->run->num_members + 1, sizeof *shot->members) : NULL;
+    shot->num_members = shot->members ? job->run->num_members : 0;
     return shot;
 }
 

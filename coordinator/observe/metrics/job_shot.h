@@ -34,10 +34,15 @@ typedef struct gs_job_shot {
     gs_job_metrics *metrics;  // owned
     gs_member_shot *members;  // owned
     int num_members, ranks_shown;
+    int num_taken;  // of ranks, so far
     bool shows_ranks;  // each for itself; set by whoever knows how many the page has
 } gs_job_shot;
 
-gs_job_shot *gs_job_shot_take(const gs_job *job);  // NULL: out of memory. Loop thread
+// All but its ranks. NULL: out of memory. Loop thread.
+gs_job_shot *gs_job_shot_begin(const gs_job *job);
+// The next ones, so that a job of ten thousand holds nobody up. True: that was all. Ranks that have gone meanwhile have said
+// nothing.
+bool gs_job_shot_take_ranks(gs_job_shot *shot, const gs_job *job, int most);
 void gs_job_shots_release(gs_job_shot *shots);     // and those behind it
 
 #endif

@@ -17,6 +17,7 @@
 #define PAGE_RANKS 512  // of all jobs together
 #define SLICE_NS (1 * GS_NS_PER_MS)
 #define SERIES_AT_ONCE 64
+#define RANKS_AT_ONCE 512  // copied by the loop before it looks at its clock
 
 typedef struct gs_metrics_asker {
     gs_metrics_page *page;
@@ -40,6 +41,7 @@ struct gs_metrics_page {
     size_t num_jobs, job_index;
     int ranks_left;  // that may have series of their own
     gs_job_shot *shots, **shots_end;  // owned
+    gs_job_shot *shot;                // owned; of jobs[job_index], while its ranks are copied
     gs_metrics *metrics;  // borrowed; of the coordinator
     int wake_fd;
     gs_thread *thread;    // while it writes
@@ -116,11 +118,9 @@ static void begin_writing(gs_observer *observer, gs_metrics_page *page) {
 }
 
 // Jobs with few ranks show each of them, as long as the page has room.
-static void shoot(gs_observer *observer, gs_metrics_page *page, gs_job *job) {
-    job->sight->on_page = true;
-    gs_counters_declare_job(observer, job);
-    gs_job_shot *shot = gs_job_shot_take(job);
-    if (!shot) return;
+static void keep_shot(gs_metrics_page *page, const gs_job *job) {
+    gs_job_shot *shot = page->shot;
+    page->shot = NULL;
     int ranks = gs_job_families_ranks(shot);
     shot->shows_ranks = ranks <= MAX_RANKS && ranks <= page->ranks_left;
     if (shot->shows_ranks) page->ranks_left -= ranks;
@@ -134,8 +134,17 @@ static void look_at_jobs(gs_observer *observer, gs_metrics_page *page) {
         begin_writing(observer, page);
         return;
     }
-    gs_job *job = gs_job_table_get(&observer->state->jobs, page->jobs[page->job_index++]);
-    if (job) shoot(observer, page, job);
+    gs_job *job = gs_job_table_get(&observer->state->jobs, page->jobs[page->job_index]);
+    if (job && !page->shot) {
+        job->sight->on_page = true;
+        gs_counters_declare_job(observer, job);
+        page->shot = gs_job_shot_begin(job);
+    }
+    if (job && page->shot && !gs_job_shot_take_ranks(page->shot, job, RANKS_AT_ONCE)) return;
+    if (job && page->shot) keep_shot(page, job);
+    gs_job_shots_release(page->shot);  // of one that is gone
+    page->shot = NULL;
+    page->job_index++;
 }
 
 // Joins the thread, which has written.
@@ -215,6 +224,7 @@ void gs_metrics_page_destroy(gs_observer *observer) {
     }
     gs_thread_stop(page->thread);
     gs_job_shots_release(page->shots);
+    gs_job_shots_release(page->shot);
     gs_page_items_release(page->items);
     free(page);
     observer->page = NULL;

@@ -64,23 +64,35 @@ static void *copy_of(const void *from, size_t bytes) {
 }
 
 // Buckets of rank 0 alone: nobody is shown others'.
-static void part_ranks(gs_job_metrics *copy) {
-    for (int i = 0; i < copy->num_ranks; i++) {
-        gs_rank_metrics *rank = &copy->ranks[i];
-        size_t bytes = rank->report.num_buckets * sizeof *rank->buckets;
-        rank->buckets = i == 0 ? copy_of(rank->buckets, bytes) : NULL;
-        rank->report.buckets = rank->buckets;
-        if (!rank->buckets) rank->report.num_buckets = 0;
-    }
+static void copy_rank(gs_job_metrics *copy, const gs_job_metrics *from, int i) {
+    gs_rank_metrics *rank = &copy->ranks[i];
+    *rank = from->ranks[i];
+    size_t bytes = rank->report.num_buckets * sizeof *rank->buckets;
+    rank->buckets = i == 0 ? copy_of(rank->buckets, bytes) : NULL;
+    rank->report.buckets = rank->buckets;
+    if (!rank->buckets) rank->report.num_buckets = 0;
 }
 
-gs_job_metrics *gs_job_metrics_copy(const gs_job_metrics *from) {
+// Those that both have, of the ones from `first` on.
+static int end_of(int first, int most, int of_copy, int of_other) {
+    int end = of_copy < of_other ? of_copy : of_other;
+    return end - first < most ? end : first + most;
+}
+
+bool gs_job_metrics_copy_some(gs_job_metrics *copy, const gs_job_metrics *from, int first, int most) {
+    int end = end_of(first, most, copy->num_ranks, from->num_ranks);
+    for (int i = first; i < end; i++) copy_rank(copy, from, i);
+    end = end_of(first, most, copy->num_finished, from->num_finished);
+    for (int i = first; i < end; i++) copy->finished[i] = from->finished[i];
+    return first + most >= copy->num_ranks && first + most >= copy->num_finished;
+}
+
+gs_job_metrics *gs_job_metrics_copy_begin(const gs_job_metrics *from) {
     gs_job_metrics *copy = gs_job_metrics_create();
     if (!copy) return NULL;
-    copy->ranks = copy_of(from->ranks, (size_t)from->num_ranks * sizeof *copy->ranks);
+    copy->ranks = from->num_ranks ? calloc((size_t)from->num_ranks, sizeof *copy->ranks) : NULL;
     copy->num_ranks = copy->ranks ? from->num_ranks : 0;
-    part_ranks(copy);
-    copy->finished = copy_of(from->finished, (size_t)from->num_finished * sizeof *copy->finished);
+    copy->finished = from->num_finished ? calloc((size_t)from->num_finished, sizeof *copy->finished) : NULL;
     copy->num_finished = copy->finished ? from->num_finished : 0;
     memcpy(copy->finished_histograms, from->finished_histograms, sizeof copy->finished_histograms);
     copy->stragglers = gs_stragglers_copy_views(from->stragglers);

@@ -16,8 +16,10 @@ typedef struct gs_job_metrics gs_job_metrics;
 
 gs_job_metrics *gs_job_metrics_create(void);  // NULL: out of memory
 void gs_job_metrics_destroy(gs_job_metrics *metrics);
-// Without curves, waits and the buckets of ranks above 0: what another thread shows. NULL: out of memory.
-gs_job_metrics *gs_job_metrics_copy(const gs_job_metrics *from);
+// Without curves, waits and the buckets of ranks above 0: what another thread shows. Ranks have said nothing until they are
+// copied, some at a time: true when that was all. NULL: out of memory.
+gs_job_metrics *gs_job_metrics_copy_begin(const gs_job_metrics *from);
+bool gs_job_metrics_copy_some(gs_job_metrics *copy, const gs_job_metrics *from, int first, int most);
 // A new generation: reports of the old one are kept as totals, ranks start anew.
 void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size);
 // Curves from entries that were written down, one a line.

@@ -55,9 +55,53 @@ static void a_bucket_that_is_told_twice_is_shown_once(void **state) {
     gs_job_metrics_destroy(shot.metrics);
 }
 
+#define NUM_RANKS 7
+
+static char *text_of(gs_job_metrics *metrics) {
+    gs_job_shot shot = {.id = "j-1", .shows_ranks = true, .metrics = metrics};
+    gs_page_text *page = calloc(1, sizeof *page);
+    gs_strbuf all = {0};
+    assert_non_null(page);
+    gs_job_families_write(page, &shot);
+    for (size_t i = 0; i < page->num_families; i++) gs_strbuf_printf(&all, "%s", gs_strbuf_text(&page->families[i].text));
+    gs_page_text_release(page);
+    free(page);
+    return gs_strbuf_take(&all);
+}
+
+// The loop copies some ranks of a job at a time: in the end it is the same page.
+static void a_job_that_is_copied_in_pieces_is_shown_whole(void **state) {
+    (void)state;
+    const gs_metrics_record record = {drop, NULL};
+    gs_job_metrics *metrics = gs_job_metrics_create();
+    gs_job_metrics_begin_generation(metrics, NUM_RANKS);
+    for (int generation = 0; generation < 2; generation++) {  // what ranks of the former one counted is kept beside
+        for (int rank = 0; rank < NUM_RANKS; rank++) {
+            gs_step_report report = {.step = 1 + rank};
+            for (int i = 0; i < GS_NUM_REPORT_TOTALS; i++) report.values[GS_REPORT_FIRST_TOTAL + i] = 1 + rank + 10 * i;
+            gs_job_metrics_take(metrics, rank, NUM_RANKS, &report, &record);
+        }
+        if (generation == 0) gs_job_metrics_begin_generation(metrics, NUM_RANKS);
+    }
+    char *wanted = text_of(metrics);
+    assert_non_null(strstr(wanted, "rank=\"6\""));
+    for (int most = 1; most <= NUM_RANKS + 1; most++) {
+        gs_job_metrics *copy = gs_job_metrics_copy_begin(metrics);
+        int first = 0;
+        for (; !gs_job_metrics_copy_some(copy, metrics, first, most); first += most) assert_true(first < NUM_RANKS);
+        char *text = text_of(copy);
+        assert_string_equal(text, wanted);
+        free(text);
+        gs_job_metrics_destroy(copy);
+    }
+    free(wanted);
+    gs_job_metrics_destroy(metrics);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bucket_that_is_told_twice_is_shown_once),
+        cmocka_unit_test(a_job_that_is_copied_in_pieces_is_shown_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
