@@ -109,6 +109,7 @@ static gs_status take_members(gs_launch *launch, const gs_json *document) {
     }
     launch->slot = (int)gs_json_int_or(document, "slot", 0);
     launch->rank_hint = (int)gs_json_int_or(document, "rank_hint", 0);
+    launch->is_apart = gs_json_bool_or(document, "apart", false);
     launch->num_devices = (int)gs_json_int_or(document, "num_devices", 0);
     launch->threads = (int)gs_json_int_or(document, "threads", 1);
     GS_TRY(gs_json_read_u64(&launch->incarnation, document, "incarnation"));

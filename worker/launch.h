@@ -38,6 +38,7 @@ typedef struct gs_launch_page {
 typedef struct gs_launch {
     char *job, *job_name, *launch_token, *coordinator, *worker, *host, *boot_id, *data_root,
         *data_address, *checkpoints_dir, *resume, *log_level, *cluster;  // owned; "" when absent
+    bool is_apart;  // checkpoints_dir is not the coordinator's
     char *device;      // owned; "cpu" or "cuda"
     int num_devices;   // cuda: how many this trainer sees, cuda:0 and on
     int slot, rank_hint, threads;

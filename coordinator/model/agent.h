@@ -23,6 +23,13 @@ typedef struct gs_agent_slot {
     char cluster[GS_CLUSTER_NAME_LEN];
 } gs_agent_slot;
 
+// The checkpoint directory of this coordinator, as a worker sees it.
+typedef enum gs_agent_place {
+    GS_PLACE_UNKNOWN = 0,
+    GS_PLACE_SAME,
+    GS_PLACE_APART  // it has another one: what its ranks save is not seen here, and the other way round
+} gs_agent_place;
+
 typedef struct gs_agent_members {
     int count, closed, unexplained;
 } gs_agent_members;
@@ -45,6 +52,7 @@ typedef struct gs_agent {
     bool told_lost;
     gs_agent_members on;  // it, and not known to have ended; counted when somebody is away, good for that moment
     bool is_leaving;  // it ends when its trainers have: nothing is started there
+    gs_agent_place place;
     bool looks_out;   // alone, it looks where its trainers' checkpoints lie, and leaves signs there
 } gs_agent;
 

@@ -138,6 +138,9 @@ void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
 void gs_decode_agent_heartbeat(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_AGENT_HEARTBEAT;
     event->agent_heartbeat.is_leaving = gs_json_bool_or(request, "leaving", false);
+    const char *place = gs_json_string_or(request, "place", "");
+    if (strcmp(place, "same") == 0) event->agent_heartbeat.place = GS_PLACE_SAME;
+    else event->agent_heartbeat.place = strcmp(place, "apart") == 0 ? GS_PLACE_APART : GS_PLACE_UNKNOWN;
 }
 
 static gs_status read_spec(gs_described_trainer *described, const gs_json *spec) {

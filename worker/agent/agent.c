@@ -269,6 +269,11 @@ static void set_device(const host_agent *agent, gs_json *document, const gs_json
     gs_json_set_string(document, "visible_devices", visible);
 }
 
+// What the coordinator goes by is not seen here: its directory is another one.
+static bool is_apart(const gs_place_sight *sight) {
+    return strcmp(sight->state, "missing") == 0 || strcmp(sight->state, "other") == 0;
+}
+
 static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     static const char *const copied[] = {"job",         "job_name",     "slot", "rank_hint",
                                          "incarnation", "launch_token", "spec", "cluster",
@@ -289,6 +294,8 @@ static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     gs_json_set_string(out, "data_root", agent->data_root);
     gs_json_set_string(out, "data_address", agent->options->data_address ? agent->options->data_address : "");
     gs_json_set_string(out, "log_level", agent->options->log_level);
+    gs_place_sight sight = gs_shared_place_sight(agent->place);
+    gs_json_set_bool(out, "apart", is_apart(&sight));
     set_directories(agent, out, item);
     set_device(agent, out, item);
     return out;
@@ -424,6 +431,9 @@ static void send_heartbeat(host_agent *agent) {
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "slots_busy", count_busy(agent));
     if (agent->draining) gs_json_set_bool(out, "leaving", true);
+    gs_place_sight sight = gs_shared_place_sight(agent->place);
+    if (strcmp(sight.state, "same") == 0) gs_json_set_string(out, "place", "same");
+    else if (is_apart(&sight)) gs_json_set_string(out, "place", "apart");
     gs_rpc_send(agent->client, GS_AGENT_HEARTBEAT, out);
     gs_json_release(out);
 }

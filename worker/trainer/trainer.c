@@ -32,6 +32,10 @@ static gs_status fill_state(gs_trainer *trainer) {
     const gs_trainer_options *options = &trainer->options;
     gs_status status = gs_startup_fill_state(&trainer->state, options->spec, options->data_root,
                                              options->resume);
+    if (status.code == GS_NOT_FOUND && options->is_apart && !trainer->state.is_sharded && options->resume && *options->resume) {
+        gs_log_warn("no checkpoint here: the state is to come from another rank", "job=%s checkpoint=%s", options->job, options->resume);
+        return gs_ok();
+    }
     bool unusable = status.code == GS_DATA_LOSS || status.code == GS_NOT_FOUND;
     if (unusable && options->resume && *options->resume && options->bad_checkpoint)
         *options->bad_checkpoint = true;

@@ -33,6 +33,7 @@ typedef struct gs_trainer_options {  // everything borrowed until destroy
     int num_threads;
     const char *device;  // "cpu", "cuda:0"; NULL: "cpu"
     const char *place;   // who that is, for the error of a device that is not there: "rank 0 on worker a"
+    bool is_apart;         // whoever saved `resume` may have seen another directory: others will give the state
     bool *bad_checkpoint;  // set where create fails because `resume` is damaged or not there; may be NULL
 } gs_trainer_options;
 

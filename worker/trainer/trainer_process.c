@@ -107,6 +107,7 @@ static gs_status boot(trainer_process *process) {
                                   .cluster = launch->cluster,
                                   .checkpoints_dir = launch->checkpoints_dir,
                                   .resume = launch->resume,
+                                  .is_apart = launch->is_apart,
                                   .bad_checkpoint = &bad_checkpoint,
                                   .num_threads = launch->threads};
     gs_status status = gs_trainer_create(&process->trainer, &options);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/places.h"
 #include "core/clock.h"
 
 #define FIRST_PAUSE_NS (2 * GS_NS_PER_SEC)
@@ -306,7 +307,13 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
         gs_checkpoints_settle(job);
         return;
     }
-    if (tells_of_damage(done->status) || job->checkpoints.num_finds == MOST_FINDS) {
+    const gs_member *apart = done->status.code == GS_NOT_FOUND ? gs_place_find_apart(engine, job->run) : NULL;
+    if (apart) {
+        gs_note_add(engine, job, apart, GS_SEVERITY_WARNING, "CheckpointElsewhere",
+                    "checkpoint of step %lld is not seen here: worker %s has a checkpoint directory of its own", (long long)item->step,
+                    apart->worker);
+        count_failure(engine, job, "io");
+    } else if (tells_of_damage(done->status) || job->checkpoints.num_finds == MOST_FINDS) {
         gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "CheckpointDamaged",
                     "checkpoint of step %lld does not verify: %s", (long long)item->step, done->status.message);
         count_failure(engine, job, "digest");

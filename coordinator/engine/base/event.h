@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coordinator/model/agent.h"
 #include "coordinator/model/agent_devices.h"
 #include "coordinator/model/call.h"
 #include "coordinator/model/checkpoint.h"
@@ -241,6 +242,7 @@ typedef struct gs_engine_event {
         gs_agent_hello agent_hello;
         struct {
             bool is_leaving;
+            gs_agent_place place;
         } agent_heartbeat;
         gs_exit_report exited;
         gs_trainer_hello hello;

@@ -396,6 +396,7 @@ void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
     agent->heard_ns = engine->state.now_ns;
     agent->heartbeat_ns = agent->told_heartbeat_ns;
     agent->is_leaving |= event->agent_heartbeat.is_leaving;
+    agent->place = event->agent_heartbeat.place;
 }
 
 // Of a set that is over: it was asked to save, and could tell nobody.

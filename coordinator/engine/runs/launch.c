@@ -8,6 +8,7 @@
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/base/places.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "coordinator/model/memory.h"
@@ -74,7 +75,10 @@ static void describe_job(gs_schedule_job *out, gs_job *job, const pools_of_all *
 }
 
 static int compare_agents(const void *a, const void *b) {
-    return strcmp((*(gs_agent *const *)a)->name, (*(gs_agent *const *)b)->name);
+    const gs_agent *left = *(gs_agent *const *)a, *right = *(gs_agent *const *)b;
+    // Rank 0 saves: where its checkpoints are seen, if there is such a place.
+    int differs = (left->place == GS_PLACE_APART) - (right->place == GS_PLACE_APART);
+    return differs ? differs : strcmp(left->name, right->name);
 }
 
 static void place_member(gs_engine *engine, gs_member *member, gs_agent *agent, int *slot, bool slot_has_gpu,
@@ -206,6 +210,21 @@ static void forget_disk(gs_job *job) {
     job->checkpoints.is_checked = false;
 }
 
+// Whoever has lost a job's steps looks for why, and this is where it began.
+static void tell_apart(gs_engine *engine, const gs_run *run) {
+    const gs_member *member = gs_place_find_apart(engine, run);
+    if (!member) return;
+    gs_job *job = run->job;
+    bool by_all = job->spec.checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS || job->spec.reducer.sharding != GS_SHARDING_NONE;
+    bool is_first = gs_place_is_apart(engine, &run->members[0]);
+    gs_note_add(engine, job, member, GS_SEVERITY_WARNING, "CheckpointsNotShared",
+                "worker %s on %s has a checkpoint directory of its own, which is not seen here: %s; `gradsync doctor` says what workers see",
+                member->worker, member->host,
+                by_all     ? "parts that its ranks write are missing in every checkpoint, so a restart goes back to the beginning"
+                : is_first ? "what rank 0 saves there is lost to a restart"
+                           : "its ranks get the state from rank 0 after a restart");
+}
+
 static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
                        gs_slot_pools free_pools) {
     if (!knows_checkpoints(engine, job)) return;  // its slots stay its own until the answer is here
@@ -223,6 +242,7 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     if (!job->started_ms) job->started_ms = engine->state.wall_ms;
     show_launch(engine, job, decision->ranks);
     run->phase_deadline_ns = engine->state.now_ns + engine->state.timing.hello_ns;
+    tell_apart(engine, run);
     start_members(engine, run);
 }
 

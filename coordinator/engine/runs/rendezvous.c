@@ -9,6 +9,7 @@
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/base/places.h"
 #include "coordinator/engine/runs/plans.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
@@ -269,11 +270,23 @@ static void count_lost_steps(gs_engine *engine, gs_job *job, int64_t base_step) 
                 (long long)(base_step + lost), (long long)base_step, (long long)lost);
 }
 
-// The member that is not where rank 0 is; NULL: all are.
-static gs_member *find_different(gs_run *run) {
-    const gs_member *first = &run->members[0];
-    for (int i = 1; i < run->num_members; i++) {
+// Its worker has a checkpoint directory of its own, where there was nothing to start from: the others give it the state.
+static bool is_given_state(const gs_engine *engine, const gs_member *member) {
+    return member->applied_step == 0 && member->job->spec.reducer.sharding == GS_SHARDING_NONE && gs_place_is_apart(engine, member);
+}
+
+// Whom all are compared with: rank 0, unless it is given its state.
+static const gs_member *find_source(const gs_engine *engine, const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++)
+        if (!is_given_state(engine, &run->members[i])) return &run->members[i];
+    return &run->members[0];
+}
+
+// The member that is not where the source is; NULL: all are, or will be.
+static gs_member *find_different(const gs_engine *engine, gs_run *run, const gs_member *first) {
+    for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
+        if (first->applied_step > 0 && is_given_state(engine, member)) continue;
         bool both_known = member->state_digest[0] && first->state_digest[0];
         if (member->applied_step != first->applied_step ||
             (both_known && strcmp(member->state_digest, first->state_digest) != 0))
@@ -282,17 +295,32 @@ static gs_member *find_different(gs_run *run) {
     return NULL;
 }
 
+// All ranks of a set are where the checkpoint that they should go on from is not.
+static bool nobody_has_checkpoint(gs_engine *engine, gs_run *run, const gs_member *first) {
+    int64_t step = gs_checkpoints_newest_step(&run->job->checkpoints);
+    gs_member *member = &run->members[0];
+    if (first->applied_step > 0 || step <= 0 || !is_given_state(engine, member)) return false;
+    gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = "CheckpointElsewhere", .class = "user",
+                      .hint = "mount the coordinator's checkpoint directory on a worker, and say where with --checkpoints",
+                      .fault = GS_FAULT_MISMATCH};
+    run->no_restart = true;
+    gs_run_fail(engine, run, &blame, "no worker of this set sees the checkpoint of step %lld: worker %s has a checkpoint directory of its own",
+                (long long)step, member->worker);
+    return true;
+}
+
 static void start_world(gs_engine *engine, gs_run *run) {
-    const gs_member *first = &run->members[0];
     for (int i = 0; i < run->num_members; i++) {
         if (run->members[i].stage != GS_MEMBER_READY) return;
     }
-    gs_member *other = find_different(run);
+    const gs_member *first = find_source(engine, run);
+    if (nobody_has_checkpoint(engine, run, first)) return;
+    gs_member *other = find_different(engine, run, first);
     if (other) {
         gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = other, .reason = "StateMismatch",
                           .class = "system", .fault = GS_FAULT_MISMATCH};
-        gs_run_fail(engine, run, &blame, "rank %d starts from step %lld (%s), rank 0 from step %lld (%s)",
-                    gs_member_index(other), (long long)other->applied_step, other->state_digest,
+        gs_run_fail(engine, run, &blame, "rank %d starts from step %lld (%s), rank %d from step %lld (%s)",
+                    gs_member_index(other), (long long)other->applied_step, other->state_digest, gs_member_index(first),
                     (long long)first->applied_step, first->state_digest);
         return;
     }
