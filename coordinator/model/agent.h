@@ -35,7 +35,7 @@ typedef struct gs_agent_members {
 } gs_agent_members;
 
 typedef struct gs_agent {
-    char name[64], host[128], boot_id[64], build[64], data_root[256];
+    char name[64], host[128], boot_id[64], network[64], build[64], data_root[256];
     uint64_t incarnation;
     int64_t pid, cores;
     int num_slots;

@@ -154,7 +154,8 @@ typedef struct gs_run_cause {
 typedef struct gs_absence {
     int64_t number;       // of the last sign of life where their checkpoints lie; 0: none
     int quiet_looks;      // answers since that was another
-    bool has_looked, is_asked;
+    int mute_looks;       // without an answer, in a row
+    bool has_looked, is_asked, has_raised;  // has_raised: asked to, whatever came of it
     int64_t next_look_ns, gone_ns;  // since when nobody of them is connected
     int64_t fenced_ns;    // since when they cannot save any more; 0: they can
     int num_doubts;       // looks left at whether they can, since nobody remembers

@@ -5,6 +5,7 @@
 // Of all agents and members together.
 #define HEARTBEATS_PER_SEC 5000
 #define REPORTS_PER_SEC 5000
+#define MOST_CONNECTIONS 65536  // of a server (rpc/server/rpc_peers.c)
 
 const gs_timing gs_timing_default = {
     .tick_ns = 20 * GS_NS_PER_MS,
@@ -24,6 +25,8 @@ const gs_timing gs_timing_default = {
     .grace_ns = 3 * GS_NS_PER_SEC,
     .agent_grace_ns = 15 * GS_NS_PER_SEC,
     .agent_dead_ns = 3 * GS_NS_PER_SEC,
+    .absent_ns = 30 * GS_NS_PER_SEC,
+    .longest_pace_ns = MOST_CONNECTIONS * (GS_NS_PER_SEC / GS_PINGS_PER_SEC),
     .orphan_ns = 600 * GS_NS_PER_SEC,
     .flush_ns = 150 * GS_NS_PER_MS,
     .series_keep_ns = 300 * GS_NS_PER_SEC,

@@ -26,6 +26,8 @@ typedef struct gs_timing {
     int64_t grace_ns;              // after a restart of the coordinator, for members
     int64_t agent_grace_ns;        // the same when the agent lists the trainer as running
     int64_t agent_dead_ns;         // silence of an agent
+    int64_t absent_ns;             // silence of all ranks of a job and their agents, where nothing was closed: they are looked for
+    int64_t longest_pace_ns;       // that another life of the coordinator may have told anybody
     // Of ranks that nobody hears: they train on that long, save and stop. Until then nobody takes their place.
     int64_t orphan_ns;
     int64_t flush_ns;              // states written behind at most that late

@@ -120,6 +120,7 @@ void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
         .worker = gs_json_string_or(request, "worker", ""),
         .host = gs_json_string_or(request, "host", ""),
         .boot_id = gs_json_string_or(request, "boot_id", ""),
+        .network = gs_json_string_or(request, "network", ""),
         .build = gs_json_string_or(request, "build", ""),
         .data_root = gs_json_string_or(request, "data_root", ""),
         .seen = gs_decode_seen_life(request),

@@ -58,7 +58,7 @@ static gs_status put(const char *directory, const gs_fence *mine, bool closes) {
     gs_json *file = gs_json_new_object();
     gs_json_set_string(file, "cluster", mine->cluster);
     gs_json_set_int(file, "generation", mine->generation);
-    if (closes) gs_json_set_bool(file, "closed", true);
+    gs_json_set_bool(file, closes ? "closed" : "watched", true);
     return gs_sealed_json_write(file, path, &bytes, &digest);
 }
 
@@ -84,7 +84,7 @@ gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *m
     GS_TRY(read_there(&file, directory));
     if (!file) return gs_ok();
     const gs_fence there = gs_fence_of(file);
-    *stands = gs_fence_is(&there, mine) && !gs_json_bool_or(file, "closed", false);
+    *stands = gs_fence_is(&there, mine) && gs_json_bool_or(file, "watched", false);
     gs_json_release(file);
     return gs_ok();
 }

@@ -1,8 +1,9 @@
 // Who may write into a job's checkpoint directory: the newest set of ranks that has begun to train there. A set that
 // was cut off, and does not know that another has taken its place, finds this file before its next checkpoint counts.
 //
-//   CHECKPOINTS/JOB/FENCE.json   cluster and generation, sealed and written atomically; `closed` where a coordinator has put
-//                                it above ranks that it gave up, and no rank of that generation has been there
+//   CHECKPOINTS/JOB/FENCE.json   cluster and generation, sealed and written atomically; `watched` by ranks whose agents look for
+//                                it when they hear nobody; `closed` where a coordinator has put it above ranks that it gave
+//                                up, and no rank of that generation has been there
 #ifndef RPC_CHECKPOINT_FENCE_H
 #define RPC_CHECKPOINT_FENCE_H
 
@@ -32,7 +33,7 @@ GS_NODISCARD gs_status gs_fence_raise(const char *directory, const gs_fence *min
 GS_NODISCARD gs_status gs_fence_close(const char *directory, const gs_fence *theirs);
 // FAILED_PRECONDITION when the directory belongs to others. Whoever is not known passes, and where there is no fence.
 GS_NODISCARD gs_status gs_fence_check(const char *directory, const gs_fence *mine);
-// Whether it is these ranks, and no others, that have raised the last one.
+// Whether it is these ranks, and no others, that have raised the last one, and it is watched.
 GS_NODISCARD gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine);
 // Whether it is closed to them, for a later generation of the same cluster.
 GS_NODISCARD gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fence *theirs);

@@ -11,6 +11,7 @@
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
 #define ALONE_NS SECONDS
+#define UNSEEN_NS (4 * SECONDS)
 #define SHARES 0.25  // the host of another
 #define GRACE_NS (30 * SECONDS)  // of trainers, when it is told to leave
 
@@ -27,7 +28,8 @@ static void say_hello(sim_world *world, sim_peer *peer) {
     sim_agent *agent = of(peer);
     gs_engine_event event = peer_event(peer, GS_ON_AGENT_HELLO, -1);
     gs_agent_hello *hello = &event.agent_hello;
-    *hello = (gs_agent_hello){.worker = agent->name, .host = agent->host, .boot_id = "boot", .build = "", .data_root = "",
+    *hello = (gs_agent_hello){.worker = agent->name, .host = agent->host, .boot_id = "boot", .network = agent->host,
+                              .build = "", .data_root = "",
                               .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving,
                               .takes_cadence = !world->is_of_before};
     hello->looks_out = true;
@@ -124,14 +126,7 @@ static bool is_done(const sim_agent *agent) {
     return !agent->exits;
 }
 
-// Nobody is heard: signs of life are left where checkpoints lie, and who finds that others have taken its place there ends.
-static void look_out(sim_world *world, sim_agent *agent) {
-    if (agent->is_dead || peer_hears(world, &agent->peer)) {
-        agent->alone_since_ns = 0;
-        return;
-    }
-    if (!agent->alone_since_ns) agent->alone_since_ns = world->now_ns;
-    if (world->now_ns - agent->alone_since_ns < ALONE_NS || !peer_moves(world, &agent->peer)) return;
+static void look(sim_world *world, sim_agent *agent) {
     for (int i = 0; i < agent->num_slots; i++) {
         sim_trainer *trainer = agent->slots[i];
         if (!trainer) continue;
@@ -140,6 +135,30 @@ static void look_out(sim_world *world, sim_agent *agent) {
         world_tell(world, "%s: others have taken the place of trainer %d", agent->name, trainer->number);
         trainer_kill(world, trainer, 9);
     }
+    agent->seen_ns = world->now_ns;
+}
+
+// Nobody is heard: signs of life are left where checkpoints lie, and who finds that others have taken its place there ends; who
+// does not see that either, and is not heard, takes no step.
+static void look_out(sim_world *world, sim_agent *agent) {
+    if (agent->is_dead || !peer_moves(world, &agent->peer)) return;
+    if (peer_hears(world, &agent->peer)) agent->heard_ns = world->now_ns;
+    bool is_alone = world->now_ns - agent->heard_ns >= ALONE_NS;
+    if (is_alone && world->now_ns >= agent->disk_back_ns) look(world, agent);
+    int64_t known_ns = !agent->holds && agent->heard_ns > agent->seen_ns ? agent->heard_ns : agent->seen_ns;
+    bool holds = is_alone && world->now_ns - known_ns >= UNSEEN_NS;
+    if (holds != agent->holds) world_tell(world, holds ? "%s has its trainers stand still" : "%s lets its trainers go on", agent->name);
+    agent->holds = holds;
+    if (!holds) agent->led_ns = world->now_ns;
+}
+
+bool agent_leads(const sim_world *world, const sim_agent *agent, const sim_peer *trainer) {
+    return !agent->holds && (peer_hears(world, trainer) || world->now_ns - agent->led_ns < UNSEEN_NS);
+}
+
+void agent_lose_disk(sim_world *world, sim_agent *agent, int64_t ns) {
+    for (int i = 0; i < world->num_agents; i++)
+        if (agent_is_beside(world->agents[i], agent)) world->agents[i]->disk_back_ns = world->now_ns + ns;
 }
 
 static void beat(sim_world *world, uint64_t index, void *what) {
@@ -160,7 +179,8 @@ static void beat(sim_world *world, uint64_t index, void *what) {
 static void begin_life(sim_world *world, sim_agent *agent) {
     agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = agent->line,
                              .incarnation = dice_roll(&world->dice) | 1};
-    agent->is_dead = agent->is_leaving = false;
+    agent->is_dead = agent->is_leaving = agent->holds = false;
+    agent->heard_ns = agent->led_ns = world->now_ns;
     peer_create(world, &agent->peer);
 }
 

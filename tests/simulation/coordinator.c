@@ -74,6 +74,8 @@ static gs_timing sim_timing(void) {
     timing.save_ns = 30 * SECONDS;
     timing.drain_ns = 10 * SECONDS;
     timing.orphan_ns = ORPHAN_NS;
+    timing.absent_ns = 8 * SECONDS;
+    timing.longest_pace_ns = 0;
     timing.series_keep_ns = 4 * SECONDS;
     return timing;
 }

@@ -89,14 +89,15 @@ static void reset_connections(sim_world *world) {
 }
 
 // As a network does that closes what goes over it, and then is away: to the coordinator all on the host seem to have ended.
-static void close_and_cut(sim_world *world) {
-    sim_agent *agent = any_agent(world);
+static void close_and_cut_of(sim_world *world, sim_agent *agent) {
     world_tell(world, "all connections of %s are closed by the network", agent->name);
     for (sim_peer *peer = world->peers; peer; peer = peer->next) {
         if (peer->line == agent->line) peer_reset(world, peer, true);
     }
     cut(world, agent, cut_ns(world));
 }
+
+static void close_and_cut(sim_world *world) { close_and_cut_of(world, any_agent(world)); }
 
 static void suspend_agent(sim_world *world, sim_agent *agent, int64_t ns, bool with_trainers) {
     if (agent->is_dead) return;
@@ -107,10 +108,25 @@ static void suspend_agent(sim_world *world, sim_agent *agent, int64_t ns, bool w
     }
 }
 
+// The checkpoints lie where its host does not get any more, with the coordinator or without.
+static void lose_sight(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    int64_t ns = cut_ns(world);
+    world_tell(world, "%s does not see where checkpoints lie for %.1f s", agent->name, (double)ns / 1e9);
+    agent_lose_disk(world, agent, ns);
+    if (dice_chance(&world->dice, 0.5)) close_and_cut_of(world, agent);
+    else if (dice_chance(&world->dice, 0.7)) cut(world, agent, cut_ns(world));
+}
+
 // A worker, with its trainers or without; or a host, with all that is on it.
 static void suspend_host(sim_world *world) {
     sim_agent *agent = any_agent(world);
     int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
+    // For longer than others wait before they take the place of its trainers.
+    if (dice_chance(&world->dice, 0.25)) {
+        ns = dice_between(&world->dice, 10, 60) * SECONDS;
+        if (dice_chance(&world->dice, 0.5)) close_and_cut_of(world, agent);
+    }
     bool with_trainers = dice_chance(&world->dice, 0.6), with_others = with_trainers && dice_chance(&world->dice, 0.5);
     for (int i = 0; i < world->num_agents; i++) {
         sim_agent *other = world->agents[i];
@@ -411,7 +427,8 @@ typedef struct fault_row {
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
     {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
-    {cut_host, 2},       {cut_in_turn, 2},         {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 2},       {slow_rank, 1},
+    {cut_host, 2},       {cut_in_turn, 2},         {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 3},
+    {lose_sight, 3},     {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {mistake_directory, 2},

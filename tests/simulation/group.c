@@ -128,7 +128,12 @@ static void step(sim_world *world, uint64_t id, void *what) {
         return;
     }
     for (int i = 0; i < group->num_members; i++) {
-        if (trainer_moves(world, group->members[i])) continue;
+        const sim_trainer *member = group->members[i];
+        if (trainer_moves(world, member) && !agent_leads(world, member->agent, &member->peer)) {
+            group_try_to_step(world, group);
+            return;
+        }
+        if (trainer_moves(world, member)) continue;
         // It stands still: the others wait for a time, and then accuse it.
         if (dice_chance(&world->dice, 0.1)) group_break(world, group);
         else group_try_to_step(world, group);

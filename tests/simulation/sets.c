@@ -7,6 +7,7 @@
 
 #include "coordinator/engine/base/generations.h"
 #include "tests/simulation/coordinator.h"
+#include "tests/simulation/fences.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/promises.h"
@@ -223,7 +224,7 @@ static bool finds_out_first(const sim_world *world, const sim_group *group) {
     for (int i = 0; i < group->num_members; i++) {
         const sim_trainer *member = group->members[i];
         bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= ORPHAN_NS;
-        if (!knows && trainer_moves(world, member)) return false;
+        if (!knows && trainer_moves(world, member) && agent_leads(world, member->agent, &member->peer)) return false;
     }
     return true;
 }
@@ -276,7 +277,9 @@ static void judge_settlement(sim_world *world, const settlement *settled) {
     if (settled->savers == 1 && settled->saver_step < settled->reached)
         oracle_fail(world, "a survivor is to save step %" PRId64 ", and another has step %" PRId64, settled->saver_step,
                     settled->reached);
-    if (settled->savers == 0 && settled->reached > promises_newest_save(world, settled->job))
+    // Who comes back too late finds its directory closed.
+    bool is_closed = fences_are_above(world, settled->job, coordinator_state(world)->cluster.id, settled->generation);
+    if (settled->savers == 0 && !is_closed && settled->reached > promises_newest_save(world, settled->job))
         oracle_fail(world, "survivors settle at step %" PRId64 ", which nobody has saved, and nobody is to", settled->reached);
 }
 

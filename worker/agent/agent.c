@@ -48,7 +48,7 @@
 
 typedef struct host_agent {
     const gs_agent_options *options;
-    char name[64], host[128], boot_id[64], data_root[PATH_MAX];
+    char name[64], host[128], boot_id[64], network[64], data_root[PATH_MAX];
     gs_topology topology;
     gs_host_devices devices;
     uint64_t incarnation;
@@ -100,6 +100,9 @@ static gs_status identify(host_agent *agent) {
     }
     set_name(agent, *options->name ? options->name : agent->host);
     read_line(agent->boot_id, sizeof agent->boot_id, "/proc/sys/kernel/random/boot_id");
+    // Containers of one host may have its name, and each a network of its own.
+    ssize_t bytes = readlink("/proc/self/ns/net", agent->network, sizeof agent->network - 1);
+    agent->network[bytes > 0 ? bytes : 0] = '\0';
     struct stat facts;
     if (!realpath(options->data_root, agent->data_root) || stat(agent->data_root, &facts) < 0) {
         return gs_error_from_errno(errno, "data_root %s", options->data_root);
@@ -145,6 +148,7 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_string(out, "worker", agent->name);
     gs_json_set_string(out, "host", agent->host);
     gs_json_set_string(out, "boot_id", agent->boot_id);
+    gs_json_set_string(out, "network", agent->network);
     gs_json_set_int(out, "pid", getpid());
     gs_json_set_u64(out, "incarnation", agent->incarnation);
     gs_json_set_string(out, "build", GRADSYNC_VERSION);

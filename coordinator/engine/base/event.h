@@ -103,7 +103,7 @@ typedef struct gs_described_trainer {
 
 typedef struct gs_agent_hello {
     gs_status refusal;  // of what is said wrongly; ok: none
-    const char *worker, *host, *boot_id, *build, *data_root;
+    const char *worker, *host, *boot_id, *network, *build, *data_root;  // network: its name space of that boot; NULL or "": not told
     gs_seen_life seen;
     int64_t pid, cores;
     int num_slots;

@@ -8,7 +8,9 @@
 #include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/runs/absence.h"
 #include "coordinator/engine/runs/run_life.h"
+#include "coordinator/engine/runs/witness.h"
 #include "core/clock.h"
 
 static void show_worker(gs_engine *engine, gs_agent *agent, const char *state) {
@@ -57,32 +59,16 @@ static void count_members(gs_engine *engine) {
 // closed: a network closes them, too, before it is cut.
 static bool looks_dead(const gs_agent *agent) { return agent->was_closed && agent->on.closed == agent->on.count; }
 
-// It is of the same host and has been heard all the while: who lives there would be back.
-static bool is_witness(const gs_engine *engine, const gs_agent *agent, const gs_agent *other) {
-    int64_t now_ns = engine->state.now_ns, dead_ns = engine->state.timing.agent_dead_ns;
-    int64_t since_ns = other->connected_ns > agent->lost_ns ? other->connected_ns : agent->lost_ns;
-    bool is_of_host = agent->boot_id[0] && !strcmp(agent->boot_id, other->boot_id) && !strcmp(agent->host, other->host);
-    return is_of_host && gs_agent_is_connected(other) && now_ns - since_ns >= dead_ns &&
-           now_ns - other->heard_ns < dead_ns / 2;
-}
-
-static bool has_witness(const gs_engine *engine, const gs_agent *agent) {
-    const gs_agent_table *agents = &engine->state.agents;
-    for (size_t i = 0; i < agents->count; i++)
-        if (agents->items[i] != agent && is_witness(engine, agent, agents->items[i])) return true;
-    return false;
-}
-
 // Whose connections were closed with their agent's: those whose set takes no step any more, whether they live or not;
-// all of them where their host has a witness. True: there were some.
+// all of them where their host has a witness, but for those of which the disk will tell. True: there were some.
 static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
     if (agent->on.count == 0 || !looks_dead(agent)) return false;
     bool found = false;
-    bool are_dead = has_witness(engine, agent);
+    bool are_dead = gs_witness_of_end(engine, agent);
     const gs_job_table *jobs = &engine->state.jobs;
     for (size_t i = 0; i < jobs->count; i++) {
         gs_run *run = run_of(jobs->items[i]);
-        if (!run || (!are_dead && !gs_run_is_broken(run))) continue;
+        if (!run || ((!are_dead || gs_absence_is_told(engine, run)) && !gs_run_is_broken(run))) continue;
         for (int m = 0; m < run->num_members; m++) {
             gs_member *member = &run->members[m];
             if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
@@ -98,12 +84,13 @@ static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
 // heard it is said whenever that is.
 static void explain_absence(gs_engine *engine, const gs_agent *agent, bool is_first) {
     const gs_job_table *jobs = &engine->state.jobs;
-    if ((!is_first && agent->on.unexplained == 0) || !looks_dead(agent) || has_witness(engine, agent)) return;
+    if ((!is_first && agent->on.unexplained == 0) || !looks_dead(agent)) return;
+    bool has_witness = gs_witness_of_end(engine, agent);
     for (size_t i = 0; i < jobs->count; i++) {
         const gs_run *run = run_of(jobs->items[i]);
         bool stands = run && is_first && run->phase == GS_RUN_TRAINING && jobs->items[i]->state == GS_JOB_RUNNING &&
                       run->progress_ns <= agent->lost_ns;
-        if (!stands && !is_unexplained(run)) continue;
+        if ((!stands && !is_unexplained(run)) || (has_witness && !gs_absence_is_told(engine, run))) continue;
         int count = 0;
         for (int m = 0; m < run->num_members; m++)
             count += run->members[m].stage != GS_MEMBER_EXITED && !strcmp(run->members[m].worker, agent->name);
@@ -348,6 +335,7 @@ static gs_status welcome_agent(gs_engine *engine, gs_agent **out, gs_agent_hello
     hello->devices = (gs_agent_devices){0};
     snprintf(agent->host, sizeof agent->host, "%s", hello->host);
     snprintf(agent->boot_id, sizeof agent->boot_id, "%s", hello->boot_id);
+    snprintf(agent->network, sizeof agent->network, "%s", hello->network ? hello->network : "");
     snprintf(agent->build, sizeof agent->build, "%s", hello->build);
     snprintf(agent->data_root, sizeof agent->data_root, "%s", hello->data_root);
     agent->pid = hello->pid;

@@ -329,7 +329,7 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
     play->agent_stream = event.from.call;
-    event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
+    event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
     event.agent_hello.seen = play->seen_by_worker;
     event.agent_hello.looks_out = play->looks_out;
@@ -350,16 +350,23 @@ void gs_play_lose_worker(gs_play *play) {
     gs_play_hear(play, &event);
 }
 
-void gs_play_close_line(gs_play *play, gs_call call) {
+static void end_line(gs_play *play, gs_call call, bool was_closed) {
     gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
     event.gone.call = call;
-    event.gone.was_closed = true;
+    event.gone.was_closed = was_closed;
     gs_play_hear(play, &event);
 }
+
+void gs_play_close_line(gs_play *play, gs_call call) { end_line(play, call, true); }
 
 void gs_play_close_lines(gs_play *play) {
     gs_play_close_line(play, play->agent_stream);
     for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_close_line(play, play->rank_streams[i]);
+}
+
+void gs_play_silence_lines(gs_play *play) {
+    end_line(play, play->agent_stream, false);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) end_line(play, play->rank_streams[i], false);
 }
 
 gs_job *gs_play_submit(gs_play *play, const char *spec) {

@@ -81,6 +81,7 @@ gs_job *gs_play_submit(gs_play *play, const char *spec);  // one more job, by it
 void gs_play_lose_worker(gs_play *play);
 void gs_play_close_line(gs_play *play, gs_call call);  // a connection, as when its process ends; or when a network does that
 void gs_play_close_lines(gs_play *play);               // the worker's and its ranks'
+void gs_play_silence_lines(gs_play *play);             // the same, and nothing is closed: a network, or a loss of power
 void gs_play_find_worker(gs_play *play);  // it says hello, again
 // The same with the ranks of the job's last generation, which another cluster has adopted.
 void gs_play_find_worker_of(gs_play *play, const char *cluster);

@@ -1,4 +1,4 @@
-// All ranks of a job are gone with their worker, by closed connections, and the disk that they share with the coordinator tells
+// All ranks of a job are gone with their worker, and the disk that they share with the coordinator tells
 // whether they live. Nobody takes the place of ranks that may take a step; and for dead ones nobody waits long.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -136,14 +136,86 @@ static void agents_that_leave_no_signs_are_waited_for(void **state) {
     assert_int_equal(play->num_looks, 0);
 }
 
-// The network only: nothing was closed.
-static void silence_is_no_closed_connection(void **state) {
+// Its ranks are connected: it is not they who are missed.
+static void a_silent_worker_says_nothing_of_its_ranks(void **state) {
     gs_play *play = *state;
     uint64_t former = first_of(play);
     gs_play_lose_worker(play);
     pass(play, 120 * GS_NS_PER_SEC);
     assert_int_equal(first_of(play), former);
     assert_int_equal(play->num_looks, 0);
+}
+
+
+// Nothing was closed: a cut, or a loss of power.
+static void who_is_silent_is_looked_for_later(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    gs_play_silence_lines(play);
+    pass(play, gs_timing_default.absent_ns - GS_NS_PER_SEC);
+    assert_int_equal(play->num_looks, 0);
+    pass(play, looked_ns + 2 * GS_NS_PER_SEC);
+    assert_true(play->fenced > 0);
+    pass(play, 3 * gs_timing_default.agent_dead_ns - 3 * GS_NS_PER_SEC);
+    assert_false(has_another_set(play, former));
+    pass(play, 4 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void who_is_silent_and_leaves_signs_trains_on(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    play->ranks_live = true;
+    gs_play_silence_lines(play);
+    pass(play, 300 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(play->fenced, 0);
+    assert_int_equal(job_of(play)->state, GS_JOB_RUNNING);
+}
+
+// Then it is this coordinator's host that is cut off, and nobody is there to take their place.
+static void where_nobody_is_heard_nobody_is_looked_for(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    gs_play_silence_lines(play);
+    gs_play_wait(play, 300 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(play->num_looks, 0);
+    pass(play, looked_ns - 2 * GS_NS_PER_SEC);
+    assert_int_equal(play->fenced, 0);
+    pass(play, 3 * GS_NS_PER_SEC);
+    assert_true(play->fenced > 0);
+}
+
+// Another life of the coordinator had their connections, and nobody knows how seldom they were to be heard.
+static void whom_another_life_has_lost_is_looked_for_last(void **state) {
+    gs_play *play = *state;
+    int64_t more_ns = 9 * gs_timing_default.longest_pace_ns / 2;
+    uint64_t former = first_of(play);
+    gs_play_reopen_without_worker(play);
+    find_other(play);
+    pass(play, gs_timing_default.absent_ns + more_ns + looked_ns - 3 * GS_NS_PER_SEC);
+    assert_int_equal(play->fenced, 0);
+    pass(play, 5 * GS_NS_PER_SEC);
+    assert_true(play->fenced > 0);
+    pass(play, 3 * gs_timing_default.agent_dead_ns + more_ns - 5 * GS_NS_PER_SEC);
+    assert_false(has_another_set(play, former));
+    pass(play, 6 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void whom_another_life_has_lost_may_leave_signs(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    play->ranks_live = true;
+    gs_play_reopen_without_worker(play);
+    find_other(play);
+    pass(play, gs_timing_default.orphan_ns - 10 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(play->fenced, 0);
+    gs_play_find_worker(play);
+    gs_play_say_all(play, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
 }
 
 // A loop that stands still has not looked: what it has not seen is no quiet.
@@ -299,7 +371,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_disk_that_does_not_answer_tells_nothing, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_directory_that_they_have_not_entered_tells_nothing, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(agents_that_leave_no_signs_are_waited_for, set_up, gs_play_tear_down),
-        cmocka_unit_test_setup_teardown(silence_is_no_closed_connection, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(a_silent_worker_says_nothing_of_its_ranks, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(who_is_silent_is_looked_for_later, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(who_is_silent_and_leaves_signs_trains_on, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(where_nobody_is_heard_nobody_is_looked_for, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(whom_another_life_has_lost_is_looked_for_last, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(whom_another_life_has_lost_may_leave_signs, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_stood_still_looks_first, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_under_a_load_gets_there, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_standstill_changes_nothing_of_what_is_known, set_up, gs_play_tear_down),

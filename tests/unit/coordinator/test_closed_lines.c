@@ -19,13 +19,15 @@ static const gs_job *job_of(const gs_play *play) {
     return gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
 }
 
-static void find_other(gs_play *play, const char *host, const char *boot_id) {
+static void find_other_in(gs_play *play, const char *host, const char *boot_id, const char *network) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = OTHER, .generation = -1};
-    event.agent_hello = (gs_agent_hello){.worker = "other", .host = host, .boot_id = boot_id, .build = "t", .data_root = "/",
-                                         .pid = 2, .cores = 1, .num_slots = GS_PLAY_RANKS};
+    event.agent_hello = (gs_agent_hello){.worker = "other", .host = host, .boot_id = boot_id, .network = network, .build = "t",
+                                         .data_root = "/", .pid = 2, .cores = 1, .num_slots = GS_PLAY_RANKS};
     gs_play_hear(play, &event);
 }
+
+static void find_other(gs_play *play, const char *host, const char *boot_id) { find_other_in(play, host, boot_id, "n"); }
 
 // The other worker is there all the while.
 static void pass(gs_play *play, int64_t ns) {
@@ -133,6 +135,62 @@ static void a_witness_that_is_there_already_costs_no_time(void **state) {
     assert_true(has_another_set(play, former));
 }
 
+// Two containers have their host's name, and each its own network.
+static void a_worker_with_another_network_is_no_witness(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    find_other_in(play, "h", "b", "m");
+    gs_play_close_lines(play);
+    pass(play, 60 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+}
+
+static void set_up_looks(gs_play *play) {
+    play->looks_out = true;
+    gs_play_find_worker(play);
+    find_other(play, "h", "b");
+    pass(play, 2 * gs_timing_default.agent_dead_ns);
+}
+
+// The two may be treated differently all the same, and there is something to ask.
+static void a_witness_does_not_decide_where_the_disk_tells(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    int64_t dead_ns = gs_timing_default.agent_dead_ns;
+    set_up_looks(play);
+    gs_play_close_lines(play);
+    pass(play, dead_ns + GS_NS_PER_SEC);
+    assert_int_equal(play->fenced, 0);
+    pass(play, 3 * GS_NS_PER_SEC);
+    assert_true(play->fenced > 0);
+    pass(play, 3 * dead_ns - 3 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    pass(play, 4 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void a_witness_is_wrong_about_ranks_that_leave_signs(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    set_up_looks(play);
+    play->ranks_live = true;
+    gs_play_close_lines(play);
+    pass(play, 60 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(play->fenced, 0);
+    assert_string_equal(job_of(play)->reason, "RanksCutOff");
+}
+
+static void a_witness_decides_where_the_disk_tells_nothing(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    set_up_looks(play);
+    play->fence_is_others = true;
+    gs_play_close_lines(play);
+    pass(play, gs_timing_default.agent_dead_ns + 4 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
 static void a_host_that_was_started_anew_is_no_witness(void **state) {
     gs_play *play = *state;
     uint64_t former = first_of(play);
@@ -203,6 +261,10 @@ int main(void) {
         TEST(they_are_waited_for_no_longer_than_they_stay_alone),
         TEST(a_worker_of_their_host_is_a_witness),
         TEST(a_witness_that_is_there_already_costs_no_time),
+        TEST(a_worker_with_another_network_is_no_witness),
+        TEST(a_witness_does_not_decide_where_the_disk_tells),
+        TEST(a_witness_is_wrong_about_ranks_that_leave_signs),
+        TEST(a_witness_decides_where_the_disk_tells_nothing),
         TEST(a_host_that_was_started_anew_is_no_witness),
         TEST(a_worker_that_is_back_without_them_is_proof),
         TEST(an_operator_gives_them_up),
