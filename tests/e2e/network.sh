@@ -17,7 +17,7 @@ if [ -z "${GRADSYNC_NETWORK_WORLD:-}" ]; then
   [ "$(id -u)" -eq 0 ] || world+=(--user --map-root-user)
   # shellcheck disable=SC2016  # expanded inside
   unshare "${world[@]}" bash -c 'mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add probe &&
-    ip netns exec probe iptables -A INPUT -j DROP' >/dev/null 2>&1 || skip "no network namespaces, or no packet filter in them"
+    ip netns exec probe iptables -w -A INPUT -j DROP' >/dev/null 2>&1 || skip "no network namespaces, or no packet filter in them"
   export PATH
   # Not exec: a shell that is the first process of its namespace would have to be their init.
   GRADSYNC_NETWORK_WORLD=1 unshare "${world[@]}" bash -c 'mount -t tmpfs tmpfs /run && mkdir /run/netns && bash "$@"' world "$0" "$@"
@@ -77,11 +77,11 @@ cut() {
   local direction=${*: -1} name
   for name in "${@:1:$#-1}"; do
     local n=${link_of[$name]}
-    [ "$direction" = in ] || ip netns exec "${host_of[$name]}" iptables -A OUTPUT -o "r$n" -j DROP
-    [ "$direction" = out ] || ip netns exec "${host_of[$name]}" iptables -A INPUT -i "r$n" -j DROP
+    [ "$direction" = in ] || ip netns exec "${host_of[$name]}" iptables -w -A OUTPUT -o "r$n" -j DROP
+    [ "$direction" = out ] || ip netns exec "${host_of[$name]}" iptables -w -A INPUT -i "r$n" -j DROP
   done
 }
-heal() { for name in "${!host_of[@]}"; do ip netns exec "${host_of[$name]}" iptables -F; done; }
+heal() { for name in "${!host_of[@]}"; do ip netns exec "${host_of[$name]}" iptables -w -F; done; }
 signal_host() { ip netns pids "$2" | xargs -r kill "-$1"; }  # SIGNAL HOST: to all on it
 
 # How long things take, on a clock that nobody sets.

@@ -43,10 +43,10 @@ says "$job" CommunicatorUp "2 ranks reduce over net" || fail "events: $(events_o
 claim "two hosts that are cut off from each other alone: it is said who was missing, and later the same bytes come out"
 submit "$(exact_job cut 100000 net ',"debug":{"step_delay_ms":20}')"
 wait_for 60 "its steps" step_at_least "$job" 10
-ip netns exec centre iptables -A FORWARD -j DROP
+ip netns exec centre iptables -w -A FORWARD -j DROP
 missing() { says "$job" WorkerLost "rank [01] did not (arrive|finish) within" || says "$job" WorkerLost "cannot reach rank 1 at 10.77"; }
 wait_for 60 "word of who did not come" missing
-ip netns exec centre iptables -F FORWARD
+ip netns exec centre iptables -w -F FORWARD
 wait_for 90 "the job again" job_is "$job" running
 wait_for 90 "steps behind the cut" step_at_least "$job" $(($(job_field "$job" .progress.step) + 20))
 request POST "/v1/jobs/$job/stop"

@@ -15,17 +15,25 @@ join() { # NAME [FLAG…]: a worker on a host of its own, which has a route to t
 has_left() { ! worker_is c; }
 leave() { kill -TERM "$worker_pid" && wait "$worker_pid" || true; wait_for 30 "the end of worker c" has_left; }
 address_of() { echo "10.77.${link_of[$1]}.2"; }
-# doctor CODE: its answer in $run/doctor.json.
+# doctor CODE: its answer in $run/doctor.json. A worker whose machine is busy with other tests answers too late at times.
 doctor() {
-  local code=0
-  gradsync doctor -o json >"$run/doctor.json" || code=$?
+  local code
+  for _ in $(seq 10); do
+    code=0
+    gradsync doctor -o json >"$run/doctor.json" || code=$?
+    [ "$code" -ne "$1" ] || break
+  done
   same "$code" "$1" "exit code of doctor ($(jq -c .findings "$run/doctor.json"))"
 }
 # finds SEVERITY KIND WORKER PATTERN
 finds() {
-  jq -e --arg severity "$1" --arg kind "$2" --arg worker "$3" --arg pattern "$4" \
-    'any(.findings[]; .severity == $severity and .kind == $kind and .worker == $worker and (.detail | test($pattern)))' "$run/doctor.json" >/dev/null ||
-    fail "not found: $1 $2 of $3, $4: $(jq -c .findings "$run/doctor.json")"
+  for _ in $(seq 10); do
+    ! jq -e --arg severity "$1" --arg kind "$2" --arg worker "$3" --arg pattern "$4" \
+      'any(.findings[]; .severity == $severity and .kind == $kind and .worker == $worker and (.detail | test($pattern)))' "$run/doctor.json" >/dev/null ||
+      return 0
+    gradsync doctor -o json >"$run/doctor.json" || true
+  done
+  fail "not found: $1 $2 of $3, $4: $(jq -c .findings "$run/doctor.json")"
 }
 
 claim "nobody is there"
@@ -51,16 +59,17 @@ grep -q "^a .*$(address_of a).*same" "$run/table" || fail "the table: $(cat "$ru
 grep -q "OPENBLAS_CORETYPE=Haswell" "$run/table" || fail "the table: $(cat "$run/table")"
 
 claim "a firewall in one direction"
-ip netns exec centre iptables -A FORWARD -p tcp --syn -s "$(address_of b)" -d "$(address_of c)" -j DROP
+ip netns exec centre iptables -w -A FORWARD -p tcp --syn -s "$(address_of b)" -d "$(address_of c)" -j DROP
 doctor 1
 finds error link b "^$(address_of b) cannot reach $(address_of c):[0-9]+: no answer in time; a firewall, or no route\? .the other way it does.\$"
-same "$(jq '[.findings[] | select(.severity == "error")] | length' "$run/doctor.json")" 1 "errors"
+finds_one_error() { gradsync doctor -o json >"$run/doctor.json" || true; [ "$(jq '[.findings[] | select(.severity == "error")] | length' "$run/doctor.json")" = 1 ]; }
+wait_for 60 "one error alone" finds_one_error
 claim "connections are refused"
-ip netns exec centre iptables -F FORWARD
-ip netns exec centre iptables -A FORWARD -p tcp -s "$(address_of b)" -d "$(address_of a)" -j REJECT --reject-with tcp-reset
+ip netns exec centre iptables -w -F FORWARD
+ip netns exec centre iptables -w -A FORWARD -p tcp -s "$(address_of b)" -d "$(address_of a)" -j REJECT --reject-with tcp-reset
 doctor 1
 finds error link b "cannot reach $(address_of a):[0-9]+: Connection refused"
-ip netns exec centre iptables -F FORWARD
+ip netns exec centre iptables -w -F FORWARD
 
 claim "only some of them"
 code=0
@@ -70,7 +79,8 @@ request POST "/v1/workers/examination?workers=a,nobody"
 same "$status" 404 "status of an unknown worker"
 
 claim "what links give"
-gradsync bench allreduce -o json >"$run/bench.json"
+measures() { gradsync bench allreduce -o json >"$run/bench.json" && jq -e '(.links | length == 6) and all(.links[]; .bytes_per_second > 0)' "$run/bench.json"; }
+wait_for 60 "all links" measures
 jq -e '(.links | length == 6) and all(.links[]; .bytes_per_second > 0 and (.sizes | length == 4) and all(.sizes[]; .seconds > 0))' "$run/bench.json" >/dev/null ||
   fail "$(jq -c .links "$run/bench.json")"
 gradsync bench allreduce >"$run/table"
@@ -82,7 +92,8 @@ code=0
 gradsync bench allreduce >"$run/out" 2>"$run/err" || code=$?
 same "$code" 4 "exit code ($(cat "$run/err"))"
 grep -q "$job uses the network" "$run/err" || fail "$(cat "$run/err")"
-gradsync bench allreduce --force -o json | jq -e 'all(.links[]; .bytes_per_second > 0)' >/dev/null || fail "forced it does not measure"
+measures_anyway() { gradsync bench allreduce --force -o json >"$run/bench.json" && jq -e 'all(.links[]; .bytes_per_second > 0)' "$run/bench.json"; }
+wait_for 60 "what is measured beside a job" measures_anyway
 doctor 0
 request POST "/v1/jobs/$job/stop" '{"mode":"now"}'
 await "$job" cancelled 60

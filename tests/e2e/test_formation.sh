@@ -18,8 +18,8 @@ join() { # NAME [FLAG…]: a worker on a host of its own, which has a route to t
 has_left() { ! worker_is c connected | grep -q true; }
 leave() { kill -TERM "$worker_pid" && wait "$worker_pid" || true; wait_for 30 "the end of worker c" has_left; }
 address_of() { echo "10.77.${link_of[$1]}.2"; }
-between() { ip netns exec centre iptables -A FORWARD -s "$(address_of "$1")" -d "$(address_of "$2")" "${@:3}"; }
-open_all() { ip netns exec centre iptables -F FORWARD; }
+between() { ip netns exec centre iptables -w -A FORWARD -s "$(address_of "$1")" -d "$(address_of "$2")" "${@:3}"; }
+open_all() { ip netns exec centre iptables -w -F FORWARD; }
 rank_of() { get "/v1/jobs/$job/workers" | jq -r --arg worker "$1" '.items[] | select(.worker == $worker) | .rank'; }
 
 # fails NAME PATTERN: the job's failure, and an event with the moment it was found; sets words.

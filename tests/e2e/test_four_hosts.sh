@@ -60,10 +60,10 @@ await "$job" succeeded 90
 whole=$(get "/v1/jobs/$job/checkpoints" | jq -er '.items[0].digest')
 submit "$(job_of cut 100 net "" "$more"',"debug":{"step_delay_ms":70}')"
 wait_for 60 "its steps" step_at_least "$job" 10
-for name in a b d; do ip netns exec centre iptables -A FORWARD -s "10.77.${link_of[c]}.2" -d "10.77.${link_of[$name]}.2" -j DROP; done
+for name in a b d; do ip netns exec centre iptables -w -A FORWARD -s "10.77.${link_of[c]}.2" -d "10.77.${link_of[$name]}.2" -j DROP; done
 stands() { local step; step=$(job_field "$job" .progress.step) && sleep 1 && [ "$(job_field "$job" .progress.step)" = "$step" ]; }
 wait_for 60 "steps that are not taken any more" stands
-ip netns exec centre iptables -F FORWARD
+ip netns exec centre iptables -w -F FORWARD
 await "$job" succeeded 120
 same "$(get "/v1/jobs/$job/checkpoints" | jq -er '.items[0].digest')" "$whole" "the state behind the cut"
 

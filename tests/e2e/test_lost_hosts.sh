@@ -16,8 +16,8 @@ lives() { for pid in $pids_before; do kill -0 "$pid" 2>/dev/null || return 1; do
 # What the coordinator sends is answered with a reset, as by a firewall that has been loaded anew; and so is, then, what it gets.
 reset() { # AGENT
   local n=${link_of[$1]}
-  ip netns exec "${host_of[$1]}" iptables -A INPUT -i "r$n" -p tcp --tcp-flags RST RST -j ACCEPT
-  ip netns exec "${host_of[$1]}" iptables -A INPUT -i "r$n" -p tcp -j REJECT --reject-with tcp-reset
+  ip netns exec "${host_of[$1]}" iptables -w -A INPUT -i "r$n" -p tcp --tcp-flags RST RST -j ACCEPT
+  ip netns exec "${host_of[$1]}" iptables -w -A INPUT -i "r$n" -p tcp -j REJECT --reject-with tcp-reset
 }
 is_there() { get /v1/workers | jq -e '.items[] | select(.id == "far") | .connected' >/dev/null; }
 

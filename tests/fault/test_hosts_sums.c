@@ -22,9 +22,9 @@
 #define COUNT 600000  // three chunks
 #define SMALL_COUNT 240
 #define MOST_TURNS 100000
-#define FAR_SECONDS 20.0
+#define FAR_SECONDS 60.0
 #define NUM_KILLS 8
-#define FROZEN_SECONDS 2.0
+#define FROZEN_SECONDS 4.0  // far more than a sum takes on a busy machine
 
 typedef enum loss { DIES, FREEZES_BETWEEN_SUMS, FREEZES_AMID, NUM_LOSSES } loss;
 static const char *const losses[NUM_LOSSES] = {"dies", "freezes between sums", "freezes amid"};
@@ -93,7 +93,9 @@ static gs_status add_until_it_fails(comm_rank *self, const gs_rank_env *env, sum
     for (uint64_t i = 0; i < MOST_TURNS; i++) {
         own->seed = i * NUM_SUMS;
         if (i == 1 && stops) raise(SIGSTOP);
+        int64_t began_ns = gs_now_ns();
         gs_status status = add_together(self, own, seconds);
+        double took = gs_seconds_since(began_ns);
         if (i == 0) gs_rank_note(env, "adds");
         if (!status.code) {
             GS_TRY(check_sums(self, own));
@@ -106,6 +108,8 @@ static gs_status add_until_it_fails(comm_rank *self, const gs_rank_env *env, sum
         GS_TRY(check_sums(self, own));
         if (!is_rightly_accused(env, &seen))
             return gs_error(GS_INTERNAL, "not the one who is gone is accused: %s", status.message);
+        if (status.code == GS_DEADLINE_EXCEEDED && took < seconds)
+            return gs_error(GS_INTERNAL, "%.1f s before the deadline: %s", seconds - took, status.message);
         return status;
     }
     return gs_error(GS_INTERNAL, "nobody has died");
@@ -137,14 +141,12 @@ static void lose_rank(int victim, loss how, int64_t pause_ns) {
     assert_ok(gs_ranks_start(&ranks, "add", WORLD, arg, NULL));
     assert_ok(gs_ranks_wait_note(ranks, victim, "adds", gs_deadline_in_seconds(FAR_SECONDS)));
     gs_sleep_ns(pause_ns);
-    int64_t began_ns = gs_now_ns();
     if (how != FREEZES_BETWEEN_SUMS)
         gs_ranks_signal(ranks, victim, how == DIES ? SIGKILL : SIGSTOP);
     for (int rank = 0; freezes && rank < WORLD; rank++) {
         if (rank != victim)
             assert_ok(gs_ranks_wait_note(ranks, rank, "over", gs_deadline_in_seconds(FAR_SECONDS)));
     }
-    double seconds = gs_seconds_since(began_ns);
     if (freezes) gs_ranks_signal(ranks, victim, SIGKILL);
     assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(FAR_SECONDS)));
     gs_ranks_destroy(ranks);
@@ -156,7 +158,6 @@ static void lose_rank(int victim, loss how, int64_t pause_ns) {
                         statuses[rank].message);
         assert_true(knows);
     }
-    assert_true(!freezes || seconds >= FROZEN_SECONDS / 2);
 }
 
 static void survivors_of_a_kill_take_no_wrong_sum_and_keep_their_numbers(void **state) {
