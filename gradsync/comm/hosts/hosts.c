@@ -23,7 +23,7 @@
 
 #define SPIN_POLLS 50
 #define IDLE_NS GS_NS_PER_SEC
-#define GRACE_NS (200 * GS_NS_PER_MS)  // between the end of a level and word of why
+#define GRACE_NS (5 * GS_NS_PER_SEC)  // between the end of a level and word of why, on a busy machine
 #define STILLNESS_SECONDS 10.0
 #define FAREWELL_SECONDS 2.0
 #define MOST_EVENTS 4
