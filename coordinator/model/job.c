@@ -58,6 +58,8 @@ void gs_job_free(gs_job *job) {
     gs_checkpoints_release(&job->checkpoints);
     gs_param_order_release(&job->ready_order);
     gs_param_order_release(&job->observed_order);
+    gs_link_report_release(&job->link);
+    gs_link_report_release(&job->observed_link);
     free(job);
 }
 

@@ -11,6 +11,7 @@
 #include "coordinator/model/job_id.h"
 #include "core/digest.h"
 #include "rpc/schema/job_spec.h"
+#include "rpc/plan/link_message.h"
 
 typedef enum gs_job_state {
     GS_JOB_QUEUED = 0,
@@ -31,7 +32,7 @@ bool gs_job_state_terminal(gs_job_state state);
 // Of the plan that a job has: what decides about the next one.
 typedef struct gs_plan_facts {
     char hash[GS_DIGEST_TEXT_LEN];  // "": there is none yet
-    char reason[16];                // "size_based", "one_host", "owner_based", "ready_order", "operator"
+    char reason[16];                // "size_based", "one_host", "owner_based", "ready_order", "link", "operator"
     int revision;
     int64_t since_step;
     size_t num_buckets;
@@ -88,6 +89,10 @@ typedef struct gs_job {
     gs_param_order ready_order;     // that plans follow
     gs_param_order observed_order;  // the last one that a rank told
     char order_reason[16];          // who made plans follow it: "ready_order", "operator"
+    gs_link_report link;            // between its hosts, that plans follow; empty: none
+    gs_link_report observed_link;   // the last one that a rank told
+    uint32_t link_generation;       // in which; 0: none
+    int link_doubts;                // in a row, tellings by which another plan would be better
 
     // Its age counts while a coordinator is there, on a clock that nobody sets: it decides deadlines.
     int64_t age_ns, aged_ns;  // age at the time aged_ns of this process

@@ -15,7 +15,7 @@
 #include "coordinator/rules/timing.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
-#include "rpc/schema/param_page.h"
+#include "rpc/plan/param_page.h"
 
 typedef enum gs_run_phase {
     GS_RUN_LAUNCHING = 0,  // start_rank sent, Hellos come in

@@ -5,6 +5,7 @@
 
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/recall.h"
+#include "coordinator/observe/views/link_view.h"
 #include "coordinator/observe/views/plan_view.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -58,6 +59,8 @@ static gs_json *plan_to_view(const gs_run *run, const gs_plan_display *shown) {
                              .cut_among = gs_job_plan_is_cut(spec) ? run->num_members : 0,
                              .asked = &spec->reducer.hook};
     gs_json *view = gs_plan_to_view(shown->plan, &header, shown->params, &run->job->ready_order);
+    gs_json *link = gs_link_to_view(run, &run->job->link, shown->plan, shown->params, shown->num_params);
+    if (link) gs_json_set(view, "link", link);
     free(owners);
     free(tensor_owners);
     return view;
@@ -112,6 +115,16 @@ static gs_json *pending_to_view(const gs_run *run) {
     return view;
 }
 
+// As it was told last, with what the plan in use comes to by that.
+static gs_json *link_of_now(const gs_run *run) {
+    const gs_member *knows = NULL;
+    for (int i = 0; i < run->num_members && !knows; i++) {
+        if (run->members[i].params) knows = &run->members[i];
+    }
+    return gs_link_to_view(run, &run->job->observed_link, run->plan.buckets ? &run->plan : NULL,
+                           knows ? knows->params : NULL, knows ? knows->num_params : 0);
+}
+
 void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     (void)peer;
     gs_job *job = NULL;
@@ -130,6 +143,8 @@ void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     }
     const gs_job_documents *documents = &job->sight->documents;
     gs_json *reply = gs_json_copy(documents->plan);
+    gs_json *link = job->run ? link_of_now(job->run) : NULL;
+    if (link) gs_json_set(reply, "link", link);
     if (job->run && job->run->next.digest) gs_json_set(reply, "pending", pending_to_view(job->run));
     if (documents->plan_history) gs_json_set(reply, "history", gs_json_copy(documents->plan_history));
     gs_rpc_reply(call, gs_ok(), reply);

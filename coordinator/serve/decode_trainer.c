@@ -246,4 +246,7 @@ void gs_decode_ready_order(gs_engine_event *event, const gs_json *request) {
     event->ready_order = (gs_order_report){.settled = gs_json_bool_or(request, "settled", false)};
     event->ready_order.refusal =
         gs_param_order_decode(&event->ready_order.order, gs_json_get(request, "order"));
+    const gs_json *link = gs_json_get(request, "link");
+    if (link && !event->ready_order.refusal.code)
+        event->ready_order.refusal = gs_link_message_decode(&event->ready_order.link, link);
 }

@@ -1,7 +1,7 @@
 #include "coordinator/serve/member_items.h"
 
 #include "core/clock.h"
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/plan_message.h"
 #include "rpc/schema/step_record.h"
 
 gs_json *gs_member_plan(const gs_member_message *message) {

@@ -220,8 +220,10 @@ static const gs_field optimizer_fields[] = {
 };
 
 static const gs_field reducer_fields[] = {
-    {"plan", WORDS(plans), AT(reducer.plan), .default_value = "\"parity\"",
-     .help = "parity: buckets by size and caps; auto: small ones that stay in cache, for one host; owner: with reducer.partition "
+    {"plan", WORDS(plans), AT(reducer.plan), .default_value = "\"auto\"",
+     .help = "auto: small buckets that stay in cache where ranks share memory, between hosts what the measured link asks for, on "
+             "GPUs the caps; parity: by size and caps as in PyTorch, the default where caps are given, with sharding, and with "
+             "hooks that make something of a bucket as a whole; owner: with reducer.partition "
              "oss or zero, small tensors of an owner in one bucket of at most bucket_cap_bytes, large ones alone."},
     {"first_bucket_bytes", GS_FIELD_INT, AT(reducer.first_bucket_bytes), RANGE(0, 1e12),
      .default_value = "1048576",

@@ -113,6 +113,10 @@ bool gs_job_hook_is_sum(const gs_job_hook *hook) {
     return is_one_of(hook, sum_kinds) && hook->wrap == GS_WRAP_NONE;
 }
 
+bool gs_job_hook_is_by_element(const gs_job_hook *hook) {
+    return is_one_of(hook, sum_kinds) || is_one_of(hook, apart_kinds);
+}
+
 bool gs_job_hook_trains_apart(const gs_job_hook *hook) {
     return is_one_of(hook, apart_kinds);
 }

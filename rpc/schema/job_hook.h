@@ -54,6 +54,8 @@ bool gs_job_hook_has(const gs_job_hook *hook, const char *member);
 bool gs_job_hook_is_number(const char *member);
 double gs_job_hook_number(const gs_job_hook *hook, const char *member);
 // Sums of gradients, as they are or in 16 bits, and nothing that follows them.
+// What it makes of an element does not depend on which others are in its bucket.
+bool gs_job_hook_is_by_element(const gs_job_hook *hook);
 bool gs_job_hook_is_sum(const gs_job_hook *hook);
 // Ranks' parameters differ until they are averaged.
 bool gs_job_hook_trains_apart(const gs_job_hook *hook);

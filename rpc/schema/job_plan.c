@@ -7,6 +7,7 @@
 #include "core/owner_rules.h"
 #include "core/plan_policy.h"
 #include "rpc/schema/job_freeze.h"
+#include "rpc/schema/job_hook.h"
 
 #define LINE_BYTES ((size_t)64)
 
@@ -160,20 +161,60 @@ static gs_status make_owner_plan(gs_bucket_plan *out, const gs_job_spec *spec, c
     return status;
 }
 
-gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
-                           const gs_param_spec *params, size_t num_params,
-                           const size_t *ready_order) {
+bool gs_job_plan_follows_link(const gs_job_spec *spec) {
+    return spec->reducer.plan == GS_PLAN_AUTO && !gs_job_plan_is_fixed(spec) &&
+           gs_job_hook_is_by_element(&spec->reducer.hook);
+}
+
+static bool knows_link(const gs_plan_place *place) {
+    return place->link && place->ready_seconds && gs_link_model_is_known(place->link);
+}
+
+static gs_status make_plan(gs_bucket_plan *out, const gs_job_spec *spec, const gs_plan_place *place,
+                           const int *owners, const int *keys, int world_size, const gs_param_spec *params,
+                           size_t num_params, const size_t *ready_order) {
     gs_plan_policy policy = gs_job_spec_plan_policy(spec);
+    if (spec->reducer.plan == GS_PLAN_OWNER && owners)
+        return make_owner_plan(out, spec, owners, world_size, params, num_params);
+    if (ready_order && gs_job_plan_follows_link(spec) && knows_link(place))
+        return gs_link_plan_make(out,
+                                 &(gs_link_request){.params = params,
+                                                    .num_params = num_params,
+                                                    .order = ready_order,
+                                                    .ready_seconds = place->ready_seconds,
+                                                    .keys = keys,
+                                                    .max_buckets = policy.max_buckets},
+                                 place->link);
+    if (place->apart) policy.one_host = false;
+    return gs_plan_policy_apply_owned(out, &policy, keys, params, num_params, ready_order);
+}
+
+gs_status gs_job_plan_make_at(gs_bucket_plan *out, const gs_job_spec *spec, const gs_plan_place *place,
+                              int world_size, const gs_param_spec *params, size_t num_params,
+                              const size_t *ready_order) {
     int *owners;
     GS_TRY(gs_job_plan_owners(&owners, spec, world_size, params, num_params));
     int *keys;
     gs_status status = find_keys(&keys, spec, owners, params, num_params);
     if (!status.code)
-        status = spec->reducer.plan == GS_PLAN_OWNER && owners
-                     ? make_owner_plan(out, spec, owners, world_size, params, num_params)
-                     : gs_plan_policy_apply_owned(out, &policy, keys, params, num_params,
-                                                  ready_order);
+        status = make_plan(out, spec, place, owners, keys, world_size, params, num_params, ready_order);
     free(owners);
     free(keys);
     return status;
+}
+
+gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
+                           const gs_param_spec *params, size_t num_params,
+                           const size_t *ready_order) {
+    return gs_job_plan_make_at(out, spec, &(gs_plan_place){.apart = gs_job_spec_needs_gpu(spec)}, world_size, params,
+                               num_params, ready_order);
+}
+
+gs_status gs_job_plan_forecast(double *seconds, double *bound, const gs_plan_place *place,
+                               const gs_bucket_plan *plan, const gs_param_spec *params, size_t num_params) {
+    if (!knows_link(place)) return gs_error(GS_FAILED_PRECONDITION, "the link is not measured");
+    gs_link_request request = {.params = params, .num_params = num_params, .ready_seconds = place->ready_seconds};
+    const gs_link_model *link = place->link;
+    GS_TRY(gs_link_plan_forecast(seconds, plan, &request, &link->cost, link->wire_ratio));
+    return gs_link_plan_bound(bound, &request, &link->cost, link->wire_ratio);
 }

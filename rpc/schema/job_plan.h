@@ -10,11 +10,30 @@
 #include <stddef.h>
 
 #include "core/bucket_plan.h"
+#include "core/link_plan.h"
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "rpc/schema/job_spec.h"
 
-// ready_order NULL: nothing was observed yet.
+// Where the ranks are, and what is known of what is between them.
+typedef struct gs_plan_place {
+    bool apart;                  // they do not share the memory of one host
+    const gs_link_model *link;   // NULL: not measured
+    const double *ready_seconds; // by parameter, with it
+} gs_plan_place;
+
+// reducer.plan auto follows the link between hosts.
+bool gs_job_plan_follows_link(const gs_job_spec *spec);
+
+// As below, of ranks that are somewhere; with a link and without an order nothing is known of it.
+GS_NODISCARD gs_status gs_job_plan_make_at(gs_bucket_plan *out, const gs_job_spec *spec, const gs_plan_place *place,
+                                           int world_size, const gs_param_spec *params, size_t num_params,
+                                           const size_t *ready_order);
+// What a link takes for a plan of the job, and the least that any could; both since the backward pass began.
+GS_NODISCARD gs_status gs_job_plan_forecast(double *seconds, double *bound,
+                                            const gs_plan_place *place, const gs_bucket_plan *plan,
+                                            const gs_param_spec *params, size_t num_params);
+// Of ranks of one host. ready_order NULL: nothing was observed yet.
 GS_NODISCARD gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec,
                                         int world_size, const gs_param_spec *params,
                                         size_t num_params, const size_t *ready_order);

@@ -37,6 +37,14 @@ static void generate_name(gs_job_spec *spec) {
     snprintf(spec->name, sizeof spec->name, "%s-%s", gs_model_words[spec->model.kind], suffix);
 }
 
+// Caps that are given are meant. A sharded job's plan stays, whatever is measured; and what a hook makes of a whole bucket
+// should not turn on the speed of a link.
+static bool may_plan_itself(const gs_job_spec *spec, const gs_json *reducer) {
+    return !gs_json_get(reducer, "bucket_cap_bytes") && !gs_json_get(reducer, "first_bucket_bytes") &&
+           !gs_json_get(reducer, "small_bucket") && spec->reducer.sharding == GS_SHARDING_NONE &&
+           gs_job_hook_is_by_element(&spec->reducer.hook);
+}
+
 static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     const gs_json *world = gs_json_get(object, "world");
     bool has_min = gs_json_get(world, "min"), has_max = gs_json_get(world, "max");
@@ -53,6 +61,7 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
         spec->reducer.first_bucket_bytes = 0;
     const gs_json *checkpoint = gs_json_get(object, "checkpoint");
     gs_job_hook_fill(&spec->reducer.hook, gs_json_get(reducer, "hook"));
+    if (!gs_json_get(reducer, "plan") && !may_plan_itself(spec, reducer)) spec->reducer.plan = GS_PLAN_PARITY;
     if (gs_job_hook_carries(&spec->reducer.hook) && !gs_json_get(checkpoint, "parts"))
         spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
     // Each rank has what it owns, and nobody all of it.
@@ -466,6 +475,8 @@ gs_status gs_job_spec_decode_stored(gs_job_spec *spec, const gs_json *object, gs
     memset(spec, 0, sizeof *spec);
     gs_status status = gs_fields_decode_stored(spec, gs_job_spec_fields, object, errors);
     if (gs_json_type_of(object) == GS_JSON_OBJECT) fill_dependent_defaults(spec, object);
+    // What was written before plans measured links had caps.
+    if (!gs_json_get(gs_json_get(object, "reducer"), "plan")) spec->reducer.plan = GS_PLAN_PARITY;
     return status;
 }
 

@@ -37,7 +37,7 @@ static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_GET_HEALTH] = {"GetHealth", GS_CALL, false, GS_ROLE_ANYBODY, 4 * KIB},
     [GS_GET_SYSTEM] = {"GetSystem", GS_CALL, false, GS_ROLE_VIEWER, 4 * KIB},
     [GS_WATCH] = {"Watch", GS_STREAM, false, GS_ROLE_VIEWER, 16 * KIB},
-    [GS_READY_ORDER] = {"ReadyOrder", GS_CALL, true, GS_ROLE_TRAINER, 256 * KIB},
+    [GS_READY_ORDER] = {"ReadyOrder", GS_CALL, true, GS_ROLE_TRAINER, 1024 * KIB},
     [GS_REPLAN_JOB] = {"ReplanJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
     // Not control: heartbeats and exchanges go first.
     [GS_TIMELINE] = {"Timeline", GS_CALL, false, GS_ROLE_TRAINER, 1024 * KIB},

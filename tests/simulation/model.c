@@ -17,7 +17,8 @@ static void build(void) {
         "{\"name\":\"job\",\"world\":{\"min\":1,\"max\":2},\"logical_shards\":120,"
         "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[4,3,2]}},"
         "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2,\"global_batch\":240},"
-        "\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":60}}";
+        "\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":60},"
+        "\"reducer\":{\"plan\":\"parity\"}}";
     gs_json *json = NULL;
     gs_field_errors *errors = calloc(1, sizeof *errors);
     spec = calloc(1, sizeof *spec);

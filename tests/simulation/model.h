@@ -3,7 +3,7 @@
 #define TESTS_SIMULATION_MODEL_H
 
 #include "rpc/schema/job_spec.h"
-#include "rpc/schema/param_page.h"
+#include "rpc/plan/param_page.h"
 
 const char *model_params_digest(void);
 size_t model_num_params(void);

@@ -11,7 +11,7 @@
 #include "core/random.h"
 #include "core/thread.h"
 #include "rpc/schema/job_spec.h"
-#include "rpc/schema/param_page.h"
+#include "rpc/plan/param_page.h"
 
 #define MAX_SLOTS 8
 #define CALL_MS 20000

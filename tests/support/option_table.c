@@ -83,7 +83,7 @@ static const option_row rows[] = {
      HALF_TOLERANCE},
     OF(WORK, "/optimizer/schedule/kind"),
     OF(WORK, "/optimizer/schedule/warmup_steps", "2"),
-    OF(WAY, "/reducer/plan", "\"auto\""),
+    OF(WAY, "/reducer/plan", "\"parity\""),
     {"/reducer/plan", WAY, {"\"owner\""},
      {{"/reducer/sharding", "\"optimizer\""}, {"/reducer/partition", "\"oss\""}}, 0},
     OF(WAY, "/reducer/first_bucket_bytes", "256"),

@@ -14,6 +14,7 @@
 #include "gradsync/comm/comm.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/fault_kind.h"
+#include "rpc/plan/link_message.h"
 #include "rpc/schema/step_report.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/control/mailbox.h"
@@ -52,6 +53,7 @@ typedef struct gs_order_report {
     bool settled;           // a plan may follow it
     const size_t *order;    // num_params of them; for the call
     size_t num_params;
+    const gs_link_report *link;  // what is known of the link between hosts; NULL: nothing
 } gs_order_report;
 
 typedef struct gs_control_ops {

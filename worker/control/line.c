@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "rpc/schema/messages.h"
-#include "rpc/schema/param_page.h"
+#include "rpc/plan/param_page.h"
 #include "rpc/schema/step_record.h"
 #include "worker/seen_coordinator.h"
 #include "worker/control/teardown_watch.h"

@@ -1,6 +1,6 @@
 #include "worker/control/plan_offer.h"
 
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/plan_message.h"
 
 gs_status gs_plan_offer_decode(gs_plan_offer *out, const gs_json *item, const gs_param_spec *params,
                                size_t num_params) {

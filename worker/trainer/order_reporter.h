@@ -17,6 +17,8 @@ typedef struct gs_order_reporter {
     uint32_t generation;
     gs_order_watch *watch;
     uint64_t watched_passes;  // of the reducer
+    bool has_told, is_settled;  // what was told last
+    gs_link_report link;        // likewise; empty: nothing
 } gs_order_reporter;          // {0} watches nothing
 
 //   plan_is_observed     `plan` was made from an order that was observed
@@ -31,5 +33,9 @@ bool gs_order_reporter_wants(gs_order_reporter *reporter, uint64_t passes);
 // Its order, of step `step`. Tells what is new about it.
 void gs_order_reporter_add(gs_order_reporter *reporter, int64_t step, const size_t *order,
                            size_t num_ready);
+
+// What is known of the link between hosts; goes along with the order that was told last, at once and from now on.
+// Takes `link`.
+void gs_order_reporter_add_link(gs_order_reporter *reporter, int64_t step, gs_link_report *link);
 
 #endif

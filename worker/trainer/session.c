@@ -222,6 +222,7 @@ void gs_session_destroy(gs_session *session) {
     gs_data_loader_close(session->evaluation);
     gs_plan_switch_release(&session->plans);
     gs_order_reporter_release(&session->order);
+    gs_link_watch_end(&session->link);
     atomic_store(&session->progress->teardown_since_ns, 0);
     free(session);
 }
@@ -386,6 +387,7 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_backward_update_create(&session->update, &update));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));
+    GS_TRY(gs_link_watch_begin(&session->link, session->comm, session->state->num_params, deadline));
     session->passes = pass_context(session);
     gs_plan_switch_show(&session->plans);
     session->connect_seconds = gs_seconds_since(begin_ns);

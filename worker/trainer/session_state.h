@@ -22,6 +22,7 @@
 #include "worker/state/replica_average.h"
 #include "worker/state/sharding.h"
 #include "worker/state/trainer_state.h"
+#include "worker/telemetry/link_watch.h"
 #include "worker/trainer/order_reporter.h"
 #include "worker/trainer/plan_switch.h"
 
@@ -49,6 +50,7 @@ struct gs_session {
     int passes_per_shard;
     gs_plan_switch plans;    // the one in use, and the next
     gs_order_reporter order;  // rank 0
+    gs_link_watch link;       // empty within a host
 
     gs_data_loader *train, *evaluation;  // evaluation: NULL when the job has none
     gs_arena *arena;  // borrowed

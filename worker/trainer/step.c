@@ -182,6 +182,7 @@ static gs_status reduce(gs_session *session, gs_step_sums *sums, gs_step_facts *
     facts->could_be_static =
         gs_reducer_record_could_be_static(gs_reducer_get_record(session->reducer));
     gs_timeline_reduced(session->progress->timeline, facts->stats);
+    gs_link_watch_note(&session->link, facts->stats);
     return gs_ok();
 }
 
@@ -196,6 +197,16 @@ static gs_status switch_plan(gs_session *session, gs_step_facts *facts) {
     facts->plan_revision = session->plans.revision;
     facts->switch_seconds = gs_seconds_since(begin_ns);
     GS_FAILPOINT("plan.switched");
+    return gs_ok();
+}
+
+// What the ranks have learned of the link between them, every now and then.
+static gs_status share_link(gs_session *session, int64_t step) {
+    gs_link_report report;
+    if (!gs_link_watch_is_due(&session->link)) return gs_ok();
+    GS_TRY(gs_link_watch_share(&session->link, &report, gs_session_collective_deadline(session)));
+    if (session->order.control) gs_order_reporter_add_link(&session->order, step, &report);
+    gs_link_report_release(&report);
     return gs_ok();
 }
 
@@ -257,6 +268,7 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
                              .positions = gs_data_loader_positions(session->train)};
     session->complete = false;
     GS_FAILPOINT("step.begin");
+    GS_TRY(share_link(session, facts->step));
     GS_TRY(switch_plan(session, facts));
     GS_TRY(turn_trainable(session, facts->step));
     // A GPU is handed whole passes, and before them copies for the digest: what others own is there by then.

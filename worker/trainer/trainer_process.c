@@ -10,7 +10,7 @@
 
 #include "core/log.h"
 #include "gradsync/step/logical_shards.h"
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/plan_message.h"
 #include "worker/control/member.h"
 #include "worker/data_address.h"
 #include "worker/launch.h"

@@ -59,7 +59,10 @@ void gs_engine_event_release(gs_engine_event *event) {
         free((void *)(uintptr_t)event->exchange.request.ranks);
         break;
     case GS_ON_CHECKPOINTED: gs_checkpoint_report_release(&event->checkpointed.found); break;
-    case GS_ON_READY_ORDER: gs_param_order_release(&event->ready_order.order); break;
+    case GS_ON_READY_ORDER:
+        gs_param_order_release(&event->ready_order.order);
+        gs_link_report_release(&event->ready_order.link);
+        break;
     case GS_ON_CREATE_JOB: free(event->create.spec); break;
     case GS_ON_PARTS_LOOKED: gs_checkpoint_report_release(&event->done.found); break;
     default: break;

@@ -185,6 +185,7 @@ typedef struct gs_order_report {
     gs_status refusal;
     gs_param_order order;  // taken; each of its numbers once
     bool settled;
+    gs_link_report link;   // taken; empty: not told
 } gs_order_report;
 
 typedef struct gs_create_request {

@@ -11,12 +11,35 @@ uint64_t gs_plan_fold_hash(const char *hash) {
     return gs_digest_parse(&digest, hash) ? gs_digest_fold(digest) : 0;
 }
 
+static bool is_on_several_hosts(const gs_run *run) {
+    for (int i = 1; i < run->num_members; i++) {
+        if (strcmp(run->members[i].boot_id, run->members[0].boot_id) != 0) return true;
+    }
+    return false;
+}
+
+static bool is_on_gpus(const gs_run *run) {
+    return run->num_members && strcmp(run->members[0].device, "cuda") == 0;
+}
+
+gs_plan_place gs_plan_place_of(const gs_run *run, const gs_link_report *link, size_t num_params) {
+    const gs_job *job = run->job;
+    // Ranks of one machine, too, may have found that they share no memory.
+    bool has_link = is_on_several_hosts(run) || (run->generation && job->link_generation == run->generation);
+    gs_plan_place place = {.apart = has_link || is_on_gpus(run)};
+    if (!has_link || !link->ready_seconds || link->num_params != num_params) return place;
+    place.link = &link->model;
+    place.ready_seconds = link->ready_seconds;
+    return place;
+}
+
 // What a plan that is made now is made from.
-static const char *reason_of(const gs_job *job) {
+static const char *reason_of(const gs_job *job, const gs_plan_place *place) {
+    if (job->ready_order.params && place->link && gs_job_plan_follows_link(&job->spec)) return "link";
     if (job->ready_order.params) return job->order_reason;
     static const char *const reasons[] = {
         [GS_PLAN_PARITY] = "size_based", [GS_PLAN_AUTO] = "one_host", [GS_PLAN_OWNER] = "owner_based"};
-    return reasons[job->spec.reducer.plan];
+    return reasons[place->apart && job->spec.reducer.plan == GS_PLAN_AUTO ? GS_PLAN_PARITY : job->spec.reducer.plan];
 }
 
 static void show(gs_engine *engine, gs_job *job, const gs_bucket_plan *plan, const gs_param_spec *params,
@@ -42,10 +65,11 @@ gs_status gs_plan_of_order(gs_bucket_plan *out, gs_plan_facts *facts, const gs_r
     const gs_param_order *order = &job->ready_order;
     if (order->params && order->count != num_params)
         return gs_error(GS_INVALID_ARGUMENT, "order: names %zu parameters of %zu", order->count, num_params);
-    GS_TRY(gs_job_plan_make(out, &job->spec, run->num_members, params, num_params, order->params));
+    gs_plan_place place = gs_plan_place_of(run, &job->link, num_params);
+    GS_TRY(gs_job_plan_make_at(out, &job->spec, &place, run->num_members, params, num_params, order->params));
     *facts = (gs_plan_facts){.revision = job->plan.revision + 1, .num_buckets = out->num_buckets};
     gs_digest_format(facts->hash, gs_bucket_plan_digest(out));
-    snprintf(facts->reason, sizeof facts->reason, "%s", reason_of(job));
+    snprintf(facts->reason, sizeof facts->reason, "%s", reason_of(job, &place));
     return gs_ok();
 }
 

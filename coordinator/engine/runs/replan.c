@@ -171,6 +171,56 @@ void gs_replan_note(gs_engine *engine, gs_member *member, int64_t generation, co
     }
 }
 
+// Another plan than the one in use must save that much of a step, and be found better as often in a row.
+#define WORTH_A_CHANGE 0.02
+#define ENOUGH_DOUBTS 2
+
+static void follow_link(gs_engine *engine, gs_job *job) {
+    const gs_link_cost *cost = &job->observed_link.model.cost;
+    gs_link_report_copy(&job->link, &job->observed_link);
+    job->link_doubts = 0;
+    gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "LinkMeasured",
+                "between the hosts a collective takes %.0f µs and a second for %.1f MB: plans follow that",
+                1e6 * cost->start_seconds, 1e-6 / cost->byte_seconds);
+    gs_job_touch_now(engine, job);
+}
+
+// How much longer the plan in use takes than the best one, by what was told last; as a share of a step.
+static gs_status compare_plans(double *loss, const gs_run *run, const gs_param_spec *params, size_t num_params) {
+    const gs_job *job = run->job;
+    const gs_link_report *link = &job->observed_link;
+    gs_plan_place place = gs_plan_place_of(run, link, num_params);
+    double now, best, bound;
+    gs_bucket_plan plan;
+    GS_TRY(gs_job_plan_make_at(&plan, &job->spec, &place, run->num_members, params, num_params, job->ready_order.params));
+    gs_status status = gs_job_plan_forecast(&best, &bound, &place, &plan, params, num_params);
+    gs_bucket_plan_release(&plan);
+    GS_TRY(status);
+    GS_TRY(gs_job_plan_forecast(&now, &bound, &place, &run->plan, params, num_params));
+    double step = link->model.step_seconds > best ? link->model.step_seconds : best;
+    *loss = step > 0 ? (now - best) / step : 0;
+    return gs_ok();
+}
+
+// What was told of the link: plans follow it where none is followed yet, or where that has become worth it.
+static gs_status consider_link(gs_engine *engine, gs_run *run, const gs_param_spec *params, size_t num_params) {
+    gs_job *job = run->job;
+    const gs_link_report *told = &job->observed_link;
+    if (!gs_job_plan_follows_link(&job->spec) || !job->ready_order.params || !told->ready_seconds ||
+        told->num_params != num_params || !gs_link_model_is_known(&told->model))
+        return gs_ok();
+    if (!gs_plan_place_of(run, &job->link, num_params).link) {
+        follow_link(engine, job);
+        return gs_ok();
+    }
+    if (!run->plan.buckets) return gs_ok();  // of an earlier life, which followed what is written down
+    double loss = 0;
+    GS_TRY(compare_plans(&loss, run, params, num_params));
+    job->link_doubts = loss > WORTH_A_CHANGE ? job->link_doubts + 1 : 0;
+    if (job->link_doubts >= ENOUGH_DOUBTS) follow_link(engine, job);
+    return gs_ok();
+}
+
 static gs_status take_order(gs_engine *engine, gs_member *member, gs_order_report *report) {
     gs_job *job = member->job;
     const gs_param_spec *params = NULL;
@@ -187,8 +237,19 @@ static gs_status take_order(gs_engine *engine, gs_member *member, gs_order_repor
     gs_param_order_release(&job->observed_order);
     job->observed_order = report->order;
     report->order = (gs_param_order){0};
-    if (job->spec.reducer.rebuild_after_steps <= 0 || !report->settled) return gs_ok();
-    follow_order(engine, job, "ready_order");
+    bool has_link = report->link.model.num_samples;
+    if (has_link) {
+        gs_link_report_release(&job->observed_link);
+        job->observed_link = report->link;
+        report->link = (gs_link_report){0};
+        job->link_generation = run->generation;
+        gs_job_touch(engine, job);
+    }
+    if (job->spec.reducer.rebuild_after_steps <= 0 || (!report->settled && !has_link)) return gs_ok();
+    // With news of the link comes the order that was told before.
+    if (report->settled && !(has_link && gs_param_order_equal(&job->observed_order, &job->ready_order)))
+        follow_order(engine, job, "ready_order");
+    if (has_link) GS_TRY(consider_link(engine, job->run, params, num_params));
     return gs_replan_consider(engine, job->run);
 }
 
@@ -200,5 +261,6 @@ gs_status gs_replan_by_operator(gs_engine *engine, gs_job *job) {
     // Asked again, or for what is followed already: nothing changes hands.
     if (job->observed_order.params && !gs_param_order_equal(&job->observed_order, &job->ready_order))
         follow_order(engine, job, "operator");
+    if (job->observed_link.ready_seconds && gs_job_plan_follows_link(&job->spec)) follow_link(engine, job);
     return gs_replan_consider(engine, job->run);
 }

@@ -45,6 +45,10 @@ JOB_FAMILY(gradsync_job_buckets, "Buckets of the plan.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_parameters, "Elements of all parameters.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_skipped_steps_total, "Steps without an update.", GS_COUNTER, "reason");
 JOB_FAMILY(gradsync_plan_rebuilds_total, "Plans that replaced another.", GS_COUNTER, "reason");
+JOB_FAMILY(gradsync_job_link_start_seconds, "Between hosts: what a collective takes beside its bytes.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_link_bytes_per_second, "Between hosts: bytes of a collective by the time they take.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_link_latency_seconds, "Of the slowest pair of ranks, there and back.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_link_slowest_bytes_per_second, "What the slowest pair of ranks was seen to deliver.", GS_GAUGE);
 JOB_FAMILY(gradsync_step_phase_seconds_total, "Where the time of steps went.", GS_COUNTER, "rank",
            "phase");
 JOB_HISTOGRAM(gradsync_step_duration_seconds, "Duration of steps.", gs_step_bounds);
@@ -174,6 +178,7 @@ static void refresh_work(const gs_job_page *page) {
     set(page, &gradsync_bucket_order_mismatches_total,
         gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_ORDER_MISMATCHES));
     set_one(page, &gradsync_plan_rebuilds_total, "ready_order", page->job->rebuilds_ready_order);
+    set_one(page, &gradsync_plan_rebuilds_total, "link", page->job->rebuilds_link);
     set_one(page, &gradsync_plan_rebuilds_total, "operator", page->job->rebuilds_operator);
     const gs_step_report *report = gs_job_metrics_report(metrics, 0);
     if (report) {
@@ -186,6 +191,16 @@ static void refresh_work(const gs_job_page *page) {
     bool known = false;
     double eval_loss = gs_job_metrics_eval_loss(metrics, &known);
     if (known) set(page, &gradsync_job_eval_loss, eval_loss);
+}
+
+static void refresh_link(const gs_job_page *page) {
+    const gs_link_model *link = &page->job->link;
+    const gs_link_pair *worst = &page->job->worst_pair;
+    if (!gs_link_model_is_known(link)) return;
+    set(page, &gradsync_job_link_start_seconds, link->cost.start_seconds);
+    set(page, &gradsync_job_link_bytes_per_second, 1 / link->cost.byte_seconds);
+    if (worst->latency_seconds > 0) set(page, &gradsync_job_link_latency_seconds, worst->latency_seconds);
+    if (worst->bytes_per_second > 0) set(page, &gradsync_job_link_slowest_bytes_per_second, worst->bytes_per_second);
 }
 
 static void refresh_histograms(const gs_job_page *page) {
@@ -413,6 +428,7 @@ void gs_job_families_write(gs_page_text *text, const gs_job_shot *job) {
     int ranks = gs_job_families_ranks(job);
     refresh_identity(&page);
     refresh_work(&page);
+    refresh_link(&page);
     refresh_histograms(&page);
     refresh_buckets(&page);
     refresh_losses(&page);

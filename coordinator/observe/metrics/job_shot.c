@@ -86,6 +86,9 @@ gs_job_shot *gs_job_shot_begin(const gs_job *job) {
     shot->recovering_seconds = seconds_in(job, GS_JOB_RECOVERING, wall_ms);
     shot->queued_seconds = seconds_in(job, GS_JOB_QUEUED, wall_ms);
     shot->rebuilds_ready_order = gs_json_double_or(documents->plan_rebuilds, "ready_order", 0);
+    shot->rebuilds_link = gs_json_double_or(documents->plan_rebuilds, "link", 0);
+    shot->link = job->observed_link.model;
+    shot->worst_pair = gs_link_worst_pair(&job->observed_link);
     shot->rebuilds_operator = gs_json_double_or(documents->plan_rebuilds, "operator", 0);
     take_buckets(shot, documents->plan);
     shot->saves = job->sight->saves;

@@ -26,7 +26,9 @@ typedef struct gs_job_shot {
     int64_t created_ms, started_ms, ended_ms, wall_ms;  // the last: of the moment
     double generation, world_min, world_max, waiting, step, lost_steps, target_steps;
     double forming_seconds, recovering_seconds, queued_seconds;
-    double rebuilds_ready_order, rebuilds_operator;
+    double rebuilds_ready_order, rebuilds_link, rebuilds_operator;
+    gs_link_model link;      // num_samples 0: not known
+    gs_link_pair worst_pair;
     gs_bucket_shot *buckets;  // owned; of the plan
     int num_buckets;
     double num_elements;

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "rpc/schema/job_plan.h"
 
@@ -34,7 +35,7 @@ static gs_json *header_to_json(const gs_plan_header *header) {
 }
 
 static void explain_end(gs_json *entry, const gs_bucket_plan *plan, size_t index,
-                        const gs_param_spec *params, const int *owners) {
+                        const gs_param_spec *params, const int *owners, bool by_link) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
     char why[200];
     unsigned long long bytes = bucket->bytes, limit_bytes = bucket->limit_bytes;
@@ -42,6 +43,9 @@ static void explain_end(gs_json *entry, const gs_bucket_plan *plan, size_t index
     if (params[plan->params[bucket->first]].sparse) {
         ends = "sparse";
         snprintf(why, sizeof why, "a sparse gradient travels alone");
+    } else if (by_link) {
+        ends = "link";
+        snprintf(why, sizeof why, "%llu bytes: what the measured link takes best at this place", bytes);
     } else if (bytes >= limit_bytes) {
         ends = "limit";
         snprintf(why, sizeof why, "%llu bytes reach the limit of %llu", bytes, limit_bytes);
@@ -132,7 +136,7 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
     if (header->owners)
         gs_json_set_int(entry, "owner", header->owners[plan->params[bucket->first]]);
     explain_hook(entry, plan, index, params, header->hook);
-    explain_end(entry, plan, index, params, header->owners);
+    explain_end(entry, plan, index, params, header->owners, strcmp(header->reason, "link") == 0);
     if (place_of) expect_ready(entry, plan, index, place_of);
     show_tensors(entry, plan, index, params, header);
     return entry;

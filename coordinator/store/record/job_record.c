@@ -73,6 +73,8 @@ gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_document
     set_document(record, "plan_history", documents->plan_history);
     set_document(record, "plan_rebuilds", documents->plan_rebuilds);
     if (job->ready_order.params) gs_json_set(record, "ready_order", gs_param_order_encode(&job->ready_order));
+    if (job->link.ready_seconds) gs_json_set(record, "link", gs_link_message_encode(&job->link));
+    if (job->link_generation) gs_json_set_int(record, "link_generation", job->link_generation);
     gs_json_set_string(record, "order_reason", job->order_reason);
     gs_json_set_string(record, "sample", documents->sample);
     if (job->run) gs_json_set(record, "run", gs_run_to_record(job->run));
@@ -166,6 +168,12 @@ static void read_order(gs_param_order *order, const gs_json *list) {
     if (status.code) *order = (gs_param_order){0};
 }
 
+// One that cannot be read is measured again.
+static void read_link(gs_link_report *link, const gs_json *message) {
+    gs_status status = message ? gs_link_message_decode(link, message) : gs_ok();
+    if (status.code) *link = (gs_link_report){0};
+}
+
 static void read_documents(gs_job_documents *documents, const gs_json *record) {
     documents->failure = take_copy(record, "failure");
     documents->final_workers = take_copy(record, "final_workers");
@@ -191,6 +199,8 @@ static gs_status fill_job(gs_job *job, const gs_json *record) {
     read_numbers(job, record);
     read_plan(&job->plan, record);
     read_order(&job->ready_order, gs_json_get(record, "ready_order"));
+    read_link(&job->link, gs_json_get(record, "link"));
+    job->link_generation = (uint32_t)gs_json_int_or(record, "link_generation", 0);
     return gs_ok();
 }
 

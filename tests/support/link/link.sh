@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Lines between network namespaces with a rate and a delay of their own. Sourced, inside a world of namespaces (network.sh,
-# needs a compiler. Kernels of test machines have `tc tbf` and no netem: the rate is tbf's, at both ends, and
+# Lines between network namespaces with a rate and a delay of their own. Sourced, inside a world of namespaces; needs a
+# compiler. Kernels of test machines have `tc tbf` and no netem: the rate is tbf's, at both ends, and
 # the rest the relay's (relay.c), in a namespace between the two.
 #   link_world DIR              where the relay is built, once
 #   link_line N LEFT RIGHT      10.78.N.1 in namespace LEFT and 10.78.N.2 in RIGHT, interfaces lN and rN
@@ -56,7 +56,7 @@ link_delay() {
   said=$(mktemp)
   ip netns exec "line$n" "$link_relay" a b --delay-us "$delay" "$@" >"$said" &
   link_pids[$n]=$!
-  [ -z "${pids+set}" ] || pids+=("$!")  # a test ends what it started
+  if declare -p pids >/dev/null 2>&1; then pids+=("$!"); fi  # a test ends what it started
   local left=300
   until grep -q ready "$said"; do
     [ $((left--)) -gt 0 ] && kill -0 "${link_pids[$n]}" 2>/dev/null || { echo "link_delay: no relay on line $n" >&2; return 1; }

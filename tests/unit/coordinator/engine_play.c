@@ -16,7 +16,8 @@
 
 static const char spec_text[] =
     "{\"name\":\"play\",\"world\":{\"min\":2,\"max\":2},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[4,3,2]}},"
-    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":1000}}";
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":1000},"
+    "\"reducer\":{\"plan\":\"parity\"}}";
 
 // What the disk was asked, until it answers.
 typedef struct disk_work {

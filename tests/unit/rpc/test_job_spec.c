@@ -463,20 +463,50 @@ static void expect_plan_of_halves(const size_t *order, size_t a, size_t b, size_
     gs_bucket_plan_release(&plan);
 }
 
-// What a job that says nothing gets for tensors of 512 KiB: one bucket of 1 MiB, the others of 25 MiB. It is
+// What a job of parity gets for tensors of 512 KiB: one bucket of 1 MiB, the others of 25 MiB. It is
 // the first to be ready once the order is known; before, as in the original, the one of the first layers.
-static void the_default_plan_has_a_small_bucket_of_1_mib(void **state) {
+static void a_parity_plan_has_a_small_bucket_of_1_mib(void **state) {
     (void)state;
     size_t backwards[60];
     for (size_t i = 0; i < 60; i++) backwards[i] = 59 - i;
-    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}");
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{\"plan\":\"parity\"}}");
     expect_plan_of_halves(NULL, 8, 50, 2);
     expect_plan_of_halves(backwards, 2, 50, 8);
 }
 
+static void expect_plan(const char *reducer, int plan) {
+    char text[400];
+    snprintf(text, sizeof text, "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":%s}", reducer);
+    expect_ok(text);
+    if (spec.reducer.plan != plan) fail_msg("%s: plan %d, not %d", reducer, spec.reducer.plan, plan);
+}
+
+// Who gives caps means them; so does who compresses whole buckets, or keeps parts of them.
+static void who_says_nothing_has_plans_made_for_him(void **state) {
+    (void)state;
+    expect_plan("{}", GS_PLAN_AUTO);
+    expect_plan("{\"wire_dtype\":\"bf16\"}", GS_PLAN_AUTO);
+    expect_plan("{\"hook\":{\"kind\":\"fp16\"}}", GS_PLAN_AUTO);
+    expect_plan("{\"max_buckets\":9}", GS_PLAN_AUTO);
+    expect_plan("{\"bucket_cap_bytes\":9000}", GS_PLAN_PARITY);
+    expect_plan("{\"first_bucket_bytes\":0}", GS_PLAN_PARITY);
+    expect_plan("{\"small_bucket\":\"last\"}", GS_PLAN_PARITY);
+    expect_plan("{\"hook\":{\"kind\":\"int8\"}}", GS_PLAN_PARITY);
+    expect_plan("{\"hook\":{\"kind\":\"topk\"}}", GS_PLAN_PARITY);
+    expect_plan("{\"sharding\":\"optimizer\"}", GS_PLAN_PARITY);
+    expect_plan("{\"plan\":\"auto\",\"bucket_cap_bytes\":9000}", GS_PLAN_AUTO);
+    expect_plan("{\"plan\":\"auto\",\"hook\":{\"kind\":\"int8\"}}", GS_PLAN_AUTO);
+    gs_json *stored;
+    const char *text = "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}";
+    assert_ok(gs_json_parse(&stored, text, strlen(text)));
+    assert_ok(gs_job_spec_decode_stored(&spec, stored, &errors));
+    assert_int_equal(spec.reducer.plan, GS_PLAN_PARITY);
+    gs_json_release(stored);
+}
+
 static void caps_alone_drop_the_small_first_bucket(void **state) {
     (void)state;
-    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}");
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{\"plan\":\"parity\"}}");
     gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
     assert_true(policy.first_bytes == GS_FIRST_BUCKET_BYTES);
     assert_int_equal(policy.num_caps, 1);
@@ -686,7 +716,8 @@ int main(void) {
         cmocka_unit_test(rules_of_ranks_that_train_apart_are_checked),
         cmocka_unit_test(residuals_are_saved_by_each_rank),
         cmocka_unit_test(a_hook_has_one_name),
-        cmocka_unit_test(the_default_plan_has_a_small_bucket_of_1_mib),
+        cmocka_unit_test(a_parity_plan_has_a_small_bucket_of_1_mib),
+        cmocka_unit_test(who_says_nothing_has_plans_made_for_him),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
         cmocka_unit_test(a_plan_of_caps_alone_has_no_small_bucket),
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),

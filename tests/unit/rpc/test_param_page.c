@@ -1,4 +1,4 @@
-#include "rpc/schema/param_page.h"
+#include "rpc/plan/param_page.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

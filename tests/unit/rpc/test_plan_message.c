@@ -1,4 +1,4 @@
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/plan_message.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
-#include "rpc/schema/param_page.h"
+#include "rpc/plan/param_page.h"
 #include "rpc/wire/frame.h"
 
 #define NUM_PARAMS 9

@@ -18,8 +18,8 @@
 #include <cmocka.h>
 
 #include "core/bucket_plan.h"
-#include "rpc/schema/param_page.h"
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/param_page.h"
+#include "rpc/plan/plan_message.h"
 #include "rpc/server/rpc_server.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"

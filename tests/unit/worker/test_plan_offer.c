@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/plan_message.h"
 
 #define NUM_PARAMS 5
 

@@ -1,4 +1,4 @@
-#include "rpc/schema/plan_message.h"
+#include "rpc/plan/plan_message.h"
 
 #include <limits.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
 //
 // Types and bytes are not in it: the receiver knows the parameters, and the hash that comes along
 // says that both mean the same plan. So 20,000 buckets of one parameter each fit a message.
-#ifndef RPC_SCHEMA_PLAN_MESSAGE_H
-#define RPC_SCHEMA_PLAN_MESSAGE_H
+#ifndef RPC_PLAN_PLAN_MESSAGE_H
+#define RPC_PLAN_PLAN_MESSAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

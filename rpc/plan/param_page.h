@@ -1,6 +1,6 @@
 // The list of a model's parameters on its way to the coordinator: in pages, each within a message.
-#ifndef RPC_SCHEMA_PARAM_PAGE_H
-#define RPC_SCHEMA_PARAM_PAGE_H
+#ifndef RPC_PLAN_PARAM_PAGE_H
+#define RPC_PLAN_PARAM_PAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

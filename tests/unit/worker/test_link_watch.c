@@ -1,0 +1,107 @@
+#include "worker/telemetry/link_watch.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+#include "tests/support/near.h"
+
+static const double sizes[] = {4096, 65536, 262144, 1048576, 4194304, 26214400};
+
+static void add(gs_link_fit *fit, gs_link_cost cost, double bytes, double off) {
+    gs_link_fit_add(fit, bytes, (cost.start_seconds + cost.byte_seconds * bytes) * off);
+}
+
+static void expect_near(double value, double wanted, double share, const char *what) {
+    if (!is_near(value, wanted, (gs_near){.relative = share})) fail_msg("%s: %g, not %g", what, value, wanted);
+}
+
+// Off by up to a fifth, each by itself; the range says how far the estimate may be.
+static void a_cost_is_found_in_noise(void **state) {
+    (void)state;
+    int outside = 0;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        gs_random_key key = {seed, 4};
+        gs_link_cost cost = {pow(10, -5 + 3 * gs_random_uniform(key, 0)), pow(10, -10 + 3 * gs_random_uniform(key, 1))};
+        gs_link_fit fit = {0};
+        for (uint64_t i = 0; i < 300; i++) add(&fit, cost, sizes[i % 6], 0.9 + 0.2 * gs_random_uniform(key, 10 + i));
+        gs_link_model model = gs_link_fit_model(&fit);
+        double whole = model.cost.start_seconds + model.cost.byte_seconds * sizes[3];
+        expect_near(whole, cost.start_seconds + cost.byte_seconds * sizes[3], 0.05, "time of 1 MiB");
+        if (cost.byte_seconds * sizes[5] > cost.start_seconds) expect_near(model.cost.byte_seconds, cost.byte_seconds, 0.15, "seconds of a byte");
+        if (cost.byte_seconds * sizes[0] < cost.start_seconds) expect_near(model.cost.start_seconds, cost.start_seconds, 0.15, "start");
+        assert_true(model.low.byte_seconds <= model.cost.byte_seconds && model.cost.byte_seconds <= model.high.byte_seconds);
+        outside += model.low.byte_seconds > cost.byte_seconds || cost.byte_seconds > model.high.byte_seconds;
+    }
+    // Nine of ten ranges hold it.
+    assert_in_range(outside, 0, 50);
+}
+
+static void what_was_held_up_does_not_count(void **state) {
+    (void)state;
+    gs_link_cost cost = {0.001, 1e-8};
+    gs_link_fit fit = {0};
+    for (int i = 0; i < 200; i++) add(&fit, cost, sizes[i % 6], i > 20 && i % 7 == 0 ? 30 : 1);
+    expect_near(gs_link_fit_model(&fit).cost.byte_seconds, 1e-8, 0.02, "seconds of a byte");
+    expect_near(gs_link_fit_model(&fit).cost.start_seconds, 0.001, 0.02, "start");
+}
+
+static void a_link_that_changes_is_followed(void **state) {
+    (void)state;
+    gs_link_fit fit = {0};
+    for (int i = 0; i < 100; i++) add(&fit, (gs_link_cost){0.001, 1e-8}, sizes[i % 6], 1);
+    for (int i = 0; i < 400; i++) add(&fit, (gs_link_cost){0.002, 3e-8}, sizes[i % 6], 1);
+    expect_near(gs_link_fit_model(&fit).cost.byte_seconds, 3e-8, 0.1, "seconds of a byte");
+}
+
+// A plan of equal buckets tells nothing of the start: what was measured before stays.
+static void one_size_alone_takes_nothing_back(void **state) {
+    (void)state;
+    gs_link_cost cost = {0.002, 1e-8};
+    gs_link_fit fit = {0};
+    for (int i = 0; i < 12; i++) add(&fit, cost, sizes[i % 5], 1);
+    for (int i = 0; i < 2000; i++) add(&fit, cost, sizes[4], 1);
+    gs_link_cost found = gs_link_fit_model(&fit).cost;
+    expect_near(found.start_seconds + found.byte_seconds * sizes[4], 0.002 + 1e-8 * sizes[4], 0.01, "time of 4 MiB");
+    assert_true(found.start_seconds > 0 && found.byte_seconds > 0);
+}
+
+static void of_little_nothing_is_known(void **state) {
+    (void)state;
+    gs_link_fit fit = {0};
+    for (int i = 0; i < 7; i++) add(&fit, (gs_link_cost){0.001, 1e-8}, sizes[i % 6], 1);
+    assert_int_equal(gs_link_fit_model(&fit).num_samples, 0);
+    gs_link_fit same = {0};
+    for (int i = 0; i < 50; i++) gs_link_fit_add(&same, 4096, 0.001);
+    gs_link_model model = gs_link_fit_model(&same);
+    assert_true(!model.num_samples || (isfinite(model.cost.start_seconds) && isfinite(model.high.byte_seconds)));
+    gs_link_fit_add(&same, 4096, 0);
+    gs_link_fit_add(&same, 4096, NAN);
+    gs_link_fit_add(&same, -1, 1);
+    assert_int_equal(same.num_samples, 50);
+}
+
+// Within a host there is nothing to watch.
+static void nothing_watches_nothing(void **state) {
+    (void)state;
+    gs_link_watch watch = {0};
+    gs_link_watch_note(&watch, &(gs_reduce_stats){0});
+    assert_false(gs_link_watch_is_due(&watch));
+    gs_link_watch_end(&watch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_cost_is_found_in_noise),
+        cmocka_unit_test(what_was_held_up_does_not_count),
+        cmocka_unit_test(a_link_that_changes_is_followed),
+        cmocka_unit_test(one_size_alone_takes_nothing_back),
+        cmocka_unit_test(of_little_nothing_is_known),
+        cmocka_unit_test(nothing_watches_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

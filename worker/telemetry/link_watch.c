@@ -1,0 +1,313 @@
+#include "worker/telemetry/link_watch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+
+// Of each weight this is left when another comes.
+#define FADING 0.98
+// What takes that many times as long as expected was held up by something else than the link.
+#define OUTLIER 5
+#define ENOUGH_SAMPLES 8
+#define NINE_OF_TEN 1.645
+#define LEAST_SECONDS 1e-6
+#define LEAST_BYTE_SECONDS 1e-13
+// The next size of the calibration is left out where one of it would take longer.
+#define MOST_CALIBRATION_SECONDS 0.4
+#define FIRST_SHARE 3
+#define SECOND_SHARE 10
+#define SHARE_EVERY 100
+// Of each rank's connections the slowest are told.
+#define MAX_PEERS 15
+#define PEER_NUMBERS 4
+
+static double expected(const gs_link_fit *fit, double bytes) {
+    return fit->cost.start_seconds + fit->cost.byte_seconds * bytes;
+}
+
+static double determinant(const gs_link_fit *fit) {
+    return fit->weight * fit->xx - fit->x * fit->x;
+}
+
+static void solve(gs_link_fit *fit) {
+    double width = determinant(fit);
+    // All of one size: what is known of the start stays, and the rest is the bytes'.
+    if (width <= 1e-9 * fit->weight * fit->xx) {
+        if (fit->x > 0) fit->cost.byte_seconds = (fit->y - fit->weight * fit->cost.start_seconds) / fit->x;
+    } else {
+        fit->cost.start_seconds = (fit->xx * fit->y - fit->x * fit->xy) / width;
+        fit->cost.byte_seconds = (fit->weight * fit->xy - fit->x * fit->y) / width;
+    }
+    if (!(fit->cost.start_seconds > LEAST_SECONDS)) fit->cost.start_seconds = LEAST_SECONDS;
+    if (!(fit->cost.byte_seconds > LEAST_BYTE_SECONDS)) fit->cost.byte_seconds = LEAST_BYTE_SECONDS;
+}
+
+void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds) {
+    if (!(seconds > 0) || !(bytes >= 0)) return;
+    double guess = fit->num_samples ? expected(fit, bytes) : seconds;
+    if (fit->num_samples >= ENOUGH_SAMPLES && seconds > OUTLIER * guess) return;
+    // What several of them in flight hide of each other must not weigh more than it is.
+    double scale = guess > seconds ? guess : seconds, weight = 1 / (scale * scale);
+    fit->weight = FADING * fit->weight + weight;
+    fit->x = FADING * fit->x + weight * bytes;
+    fit->xx = FADING * fit->xx + weight * bytes * bytes;
+    fit->y = FADING * fit->y + weight * seconds;
+    fit->xy = FADING * fit->xy + weight * bytes * seconds;
+    if (!fit->num_samples) fit->cost = (gs_link_cost){seconds, LEAST_BYTE_SECONDS};
+    double off = (seconds - guess) / scale;
+    fit->spread = fit->num_samples ? FADING * fit->spread + (1 - FADING) * off * off : 0;
+    fit->num_samples++;
+    solve(fit);
+}
+
+static double not_below(double value, double least) {
+    return value > least ? value : least;
+}
+
+gs_link_model gs_link_fit_model(const gs_link_fit *fit) {
+    double width = determinant(fit);
+    gs_link_cost off = {0};
+    if (fit->num_samples < ENOUGH_SAMPLES || !(width > 0)) return (gs_link_model){0};
+    off.start_seconds = NINE_OF_TEN * sqrt(fit->spread * fit->xx / width);
+    off.byte_seconds = NINE_OF_TEN * sqrt(fit->spread * fit->weight / width);
+    gs_link_cost cost = fit->cost;
+    return (gs_link_model){
+        .cost = cost,
+        .low = {not_below(cost.start_seconds - off.start_seconds, 0), not_below(cost.byte_seconds - off.byte_seconds, 0)},
+        .high = {cost.start_seconds + off.start_seconds, cost.byte_seconds + off.byte_seconds},
+        .wire_ratio = 1,
+        .num_samples = fit->num_samples};
+}
+
+static bool crosses_hosts(const gs_comm *comm) {
+    static const char *const within[] = {"self", "shm", "nccl"};
+    for (size_t i = 0; i < sizeof within / sizeof within[0]; i++) {
+        if (!strcmp(gs_comm_backend_name(comm), within[i])) return false;
+    }
+    // What is computed on a GPU is timed where the host enqueues it: gradients are not ready then.
+    return gs_comm_world_size(comm) > 1 && gs_device_is_host(gs_comm_device(comm));
+}
+
+static gs_status agree_on_most(gs_comm *comm, double *numbers, size_t count, gs_deadline deadline) {
+    return gs_comm_run(comm,
+                       &(gs_collective){.kind = GS_ALLREDUCE,
+                                        .send = numbers,
+                                        .recv = numbers,
+                                        .count = count,
+                                        .dtype = GS_FP64,
+                                        .op = GS_OP_MAX,
+                                        .bucket = -1},
+                       deadline);
+}
+
+// *seconds: of the slowest rank, behind a barrier.
+static gs_status time_one(gs_comm *comm, float *memory, size_t bytes, double *seconds, gs_deadline deadline) {
+    GS_TRY(gs_comm_run(comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, deadline));
+    int64_t begin_ns = gs_now_ns();
+    GS_TRY(gs_comm_run(comm,
+                       &(gs_collective){.kind = GS_ALLREDUCE,
+                                        .send = memory,
+                                        .recv = memory,
+                                        .count = bytes / sizeof *memory,
+                                        .dtype = GS_FP32,
+                                        .op = GS_OP_SUM,
+                                        .bucket = -1},
+                       deadline));
+    *seconds = gs_seconds_since(begin_ns);
+    return agree_on_most(comm, seconds, 1, deadline);
+}
+
+static gs_status calibrate(gs_link_watch *watch, float *memory, gs_deadline deadline) {
+    static const struct {
+        size_t bytes;
+        int repeats;
+    } sizes[] = {{4096, 6}, {262144, 4}, {4194304, 3}};
+    double seconds = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        // All ranks have heard the same times.
+        if (s && expected(&watch->fit, (double)sizes[s].bytes) > MOST_CALIBRATION_SECONDS) return gs_ok();
+        if (s && seconds * (double)sizes[s].bytes / (double)sizes[s - 1].bytes > 4 * MOST_CALIBRATION_SECONDS) return gs_ok();
+        for (int i = 0; i < sizes[s].repeats; i++) {
+            GS_TRY(time_one(watch->comm, memory, sizes[s].bytes, &seconds, deadline));
+            // The first opens buffers and windows.
+            if (i) gs_link_fit_add(&watch->fit, (double)sizes[s].bytes, seconds);
+        }
+    }
+    return gs_ok();
+}
+
+gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline) {
+    *out = (gs_link_watch){0};
+    if (!crosses_hosts(comm)) return gs_ok();
+    size_t num_shared = num_params + (size_t)gs_comm_world_size(comm) * MAX_PEERS * PEER_NUMBERS;
+    gs_link_watch watch = {.comm = comm, .num_params = num_params};
+    watch.ready = calloc(GS_LINK_RING * num_params + 1, sizeof *watch.ready);
+    watch.shared = calloc(num_shared, sizeof *watch.shared);
+    float *memory = calloc(1, 4194304);
+    gs_status status = watch.ready && watch.shared && memory
+                           ? calibrate(&watch, memory, deadline)
+                           : gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
+    free(memory);
+    if (status.code) {
+        gs_link_watch_end(&watch);
+        return gs_status_prefix(status, "calibration of the link");
+    }
+    if (gs_comm_rank(comm) == 0)
+        gs_log_info("link measured", "rank=0 backend=%s start_us=%.1f megabytes_per_second=%.1f", gs_comm_backend_name(comm),
+                    1e6 * watch.fit.cost.start_seconds, 1e-6 / watch.fit.cost.byte_seconds);
+    *out = watch;
+    return gs_ok();
+}
+
+void gs_link_watch_end(gs_link_watch *watch) {
+    free(watch->ready);
+    free(watch->shared);
+    *watch = (gs_link_watch){0};
+}
+
+// One collective after the other: what a bucket took is what came behind the one before it and behind the last rank.
+static void note_buckets(gs_link_watch *watch, const gs_reduce_stats *stats) {
+    int64_t free_ns = 0;
+    for (size_t i = 0; i < stats->num_buckets; i++) {
+        const gs_bucket_times *times = &stats->buckets[i];
+        if (!times->finished_ns || !times->posted_ns) continue;
+        int64_t begin_ns = times->all_arrived_ns > times->posted_ns ? times->all_arrived_ns : times->posted_ns;
+        if (free_ns > begin_ns) begin_ns = free_ns;
+        if (times->finished_ns > free_ns) free_ns = times->finished_ns;
+        gs_link_fit_add(&watch->fit, (double)times->wire_bytes, (double)(times->finished_ns - begin_ns) / 1e9);
+        watch->bytes += (double)times->bytes;
+        watch->wire_bytes += (double)times->wire_bytes;
+    }
+}
+
+void gs_link_watch_note(gs_link_watch *watch, const gs_reduce_stats *stats) {
+    if (!watch->comm) return;
+    int64_t now_ns = gs_now_ns();
+    if (watch->last_end_ns) {
+        double seconds = (double)(now_ns - watch->last_end_ns) / 1e9;
+        watch->step_seconds = watch->step_seconds > 0 ? 0.8 * watch->step_seconds + 0.2 * seconds : seconds;
+    }
+    watch->last_end_ns = now_ns;
+    watch->num_steps++;
+    note_buckets(watch, stats);
+    if (!stats->param_ready_ns) return;
+    double *row = watch->ready + (size_t)(watch->num_rows % GS_LINK_RING) * watch->num_params;
+    for (size_t i = 0; i < watch->num_params; i++)
+        row[i] = stats->param_ready_ns[i] < 0 ? -1 : (double)stats->param_ready_ns[i] / 1e9;
+    watch->num_rows++;
+}
+
+bool gs_link_watch_is_due(const gs_link_watch *watch) {
+    int64_t steps = watch->num_steps;
+    if (!watch->comm || steps == watch->shared_step) return false;
+    return steps == FIRST_SHARE || steps == SECOND_SHARE || (steps > SECOND_SHARE && (steps - SECOND_SHARE) % SHARE_EVERY == 0);
+}
+
+// The second largest of the ring: of many steps one is held up by something.
+static double usual_ready(const gs_link_watch *watch, size_t param) {
+    int rows = watch->num_rows < GS_LINK_RING ? watch->num_rows : GS_LINK_RING;
+    double most = -1, second = -1;
+    for (int k = 0; k < rows; k++) {
+        double ready = watch->ready[(size_t)k * watch->num_params + param];
+        if (ready > most) {
+            second = most;
+            most = ready;
+        } else if (ready > second) {
+            second = ready;
+        }
+    }
+    return rows >= 3 && second >= 0 ? second : most;
+}
+
+// A place of the table: the peer's rank + 1, latency, seconds for a byte, segments sent again; zeros: nothing.
+static double *place_of(gs_link_watch *watch, int rank, int number) {
+    return watch->shared + watch->num_params + ((size_t)rank * MAX_PEERS + (size_t)number) * PEER_NUMBERS;
+}
+
+static void tell_peers(gs_link_watch *watch) {
+    int rank = gs_comm_rank(watch->comm), num_told = 0;
+    for (int peer = 0; peer < gs_comm_world_size(watch->comm); peer++) {
+        gs_comm_link link = {0};
+        if (peer == rank || !gs_comm_peer_link(watch->comm, peer, &link)) continue;
+        double latency = (double)(link.least_round_trip_ns > 0 ? link.least_round_trip_ns : link.round_trip_ns) / 1e9;
+        double *place = NULL;
+        if (num_told < MAX_PEERS) {
+            place = place_of(watch, rank, num_told++);
+        } else {  // in the place of the quickest
+            for (int k = 0; k < MAX_PEERS; k++) {
+                double *other = place_of(watch, rank, k);
+                if (other[1] < latency && (!place || other[1] < place[1])) place = other;
+            }
+        }
+        if (!place) continue;
+        place[0] = peer + 1;
+        place[1] = latency;
+        place[2] = link.bytes_per_sec > 0 ? 1 / link.bytes_per_sec : 0;
+        place[3] = (double)link.retransmits;
+    }
+}
+
+static gs_link_pair *find_pair(gs_link_report *out, int from, int to) {
+    for (size_t i = 0; i < out->num_pairs; i++) {
+        if (out->pairs[i].from == from && out->pairs[i].to == to) return &out->pairs[i];
+    }
+    return NULL;
+}
+
+static gs_link_pair *room_for(gs_link_report *out, double latency) {
+    if (out->num_pairs < GS_LINK_MAX_PAIRS) return &out->pairs[out->num_pairs++];
+    gs_link_pair *least = &out->pairs[0];
+    for (size_t i = 1; i < out->num_pairs; i++) {
+        if (out->pairs[i].latency_seconds < least->latency_seconds) least = &out->pairs[i];
+    }
+    return least->latency_seconds < latency ? least : NULL;
+}
+
+static void hear_peers(gs_link_watch *watch, gs_link_report *out) {
+    for (int rank = 0; rank < gs_comm_world_size(watch->comm); rank++) {
+        for (int k = 0; k < MAX_PEERS; k++) {
+            const double *place = place_of(watch, rank, k);
+            int peer = (int)place[0] - 1;
+            if (peer < 0) continue;
+            int from = rank < peer ? rank : peer, to = rank < peer ? peer : rank;
+            gs_link_pair *pair = find_pair(out, from, to);
+            double rate = place[2] > 0 ? 1 / place[2] : 0;
+            if (pair) {  // told by both ends
+                if (place[1] > pair->latency_seconds) pair->latency_seconds = place[1];
+                if (rate > 0 && (pair->bytes_per_second == 0 || rate < pair->bytes_per_second)) pair->bytes_per_second = rate;
+                pair->retransmitted += (int64_t)place[3];
+            } else if ((pair = room_for(out, place[1]))) {
+                *pair = (gs_link_pair){from, to, place[1], rate, (int64_t)place[3]};
+            }
+        }
+    }
+}
+
+gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_deadline deadline) {
+    size_t num_shared = watch->num_params + (size_t)gs_comm_world_size(watch->comm) * MAX_PEERS * PEER_NUMBERS;
+    double last = -1;
+    *out = (gs_link_report){0};
+    watch->shared_step = watch->num_steps;
+    memset(watch->shared, 0, num_shared * sizeof *watch->shared);
+    for (size_t i = 0; i < watch->num_params; i++) watch->shared[i] = usual_ready(watch, i);
+    tell_peers(watch);
+    GS_TRY(gs_status_prefix(agree_on_most(watch->comm, watch->shared, num_shared, deadline), "times of the link"));
+    for (size_t i = 0; i < watch->num_params; i++) {
+        if (watch->shared[i] > last) last = watch->shared[i];
+    }
+    if (last >= 0) {  // else nobody has timed a step
+        out->ready_seconds = malloc((watch->num_params + 1) * sizeof *out->ready_seconds);
+        if (!out->ready_seconds) return gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
+        memcpy(out->ready_seconds, watch->shared, watch->num_params * sizeof *out->ready_seconds);
+        out->num_params = watch->num_params;
+    }
+    out->model = gs_link_fit_model(&watch->fit);
+    out->model.wire_ratio = watch->bytes > 0 ? watch->wire_bytes / watch->bytes : 1;
+    out->model.step_seconds = watch->step_seconds;
+    watch->bytes = watch->wire_bytes = 0;
+    hear_peers(watch, out);
+    watch->last_end_ns = 0;  // what it took is no part of a step
+    return gs_ok();
+}

@@ -1,0 +1,57 @@
+// What a rank learns of the link between the hosts of its job: what a collective takes, from some at the start and from every
+// bucket since; and when its gradients are ready, of which the ranks tell each other the latest now and then.
+//
+// Only where collectives travel between hosts (or through something that costs as much); otherwise it is nothing and does
+// nothing. Compute thread. Which step the ranks share at is counted alike on all of them.
+#ifndef WORKER_TELEMETRY_LINK_WATCH_H
+#define WORKER_TELEMETRY_LINK_WATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "gradsync/bucket/reduce_stats.h"
+#include "gradsync/comm/comm.h"
+#include "rpc/plan/link_message.h"
+
+// Steps of which the times of gradients are remembered.
+#define GS_LINK_RING 5
+
+// Costs of collectives: time = start + byte · bytes, each weighed by what it should have taken; old ones fade.
+typedef struct gs_link_fit {
+    double weight, x, xx, y, xy;  // sums
+    double spread;                // mean square of what was off, as a share of what was expected
+    gs_link_cost cost;
+    int64_t num_samples;
+} gs_link_fit;
+
+void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds);
+// Nothing where too little is known.
+gs_link_model gs_link_fit_model(const gs_link_fit *fit);
+
+typedef struct gs_link_watch {
+    gs_comm *comm;  // borrowed; NULL: there is nothing to watch
+    size_t num_params;
+    double *ready;   // GS_LINK_RING × num_params; a row for each step, below 0: no gradient
+    double *shared;  // what ranks tell each other
+    int num_rows;    // steps that were timed
+    int64_t num_steps, shared_step, last_end_ns;
+    double step_seconds;       // moving average
+    double bytes, wire_bytes;  // of all buckets since the last sharing
+    gs_link_fit fit;
+} gs_link_watch;
+
+// Collective where the communicator crosses hosts: times some collectives, for some tenths of a second at most.
+GS_NODISCARD gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline);
+void gs_link_watch_end(gs_link_watch *watch);  // {0} is fine
+
+// A step that was reduced.
+void gs_link_watch_note(gs_link_watch *watch, const gs_reduce_stats *stats);
+// Before a step: is it one at which the ranks share?
+bool gs_link_watch_is_due(const gs_link_watch *watch);
+// Collective: the report of all ranks, on each of them; the caller's to release.
+GS_NODISCARD gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_deadline deadline);
+
+#endif
