@@ -14,6 +14,7 @@
 #define MAX_JOBS 512
 #define MAX_SAVES_KEPT 64
 #define MAX_WRITES 256
+#define MAX_NAMED 32
 #define SETTLED_NS (3 * SECONDS)  // a save is on the disk that long
 
 // What a row of the disk says of a job.
@@ -50,7 +51,8 @@ typedef struct promised_job {
     gs_job_state ended_as;
     bool is_told_ended;  // people were told so
     gs_job_state told;
-    int64_t named_step;         // from which people wanted it to go on last; 0: none
+    int64_t named_steps[MAX_NAMED];  // from which people wanted it to go on, the newest
+    int num_named;
     int64_t branch_step;        // from which its ranks did, later ones are nobody's then
     uint32_t branch_generation;  // of these; 0: they never did
     int64_t lost_step;  // the furthest of saves whose files somebody has removed
@@ -139,7 +141,17 @@ void promises_find_rows(sim_world *world, promised_rows (*find_rows)(const sim_w
     }
 }
 
-void promises_named(sim_world *world, uint64_t id, int64_t step) { know(world, id)->named_step = step; }
+void promises_named(sim_world *world, uint64_t id, int64_t step) {
+    promised_job *job = know(world, id);
+    job->named_steps[job->num_named++ % MAX_NAMED] = step;
+}
+
+static bool was_named(const promised_job *job, int64_t step) {
+    for (int i = 0; i < job->num_named && i < MAX_NAMED; i++) {
+        if (job->named_steps[i] == step) return true;
+    }
+    return false;
+}
 
 // Of a branch that people have left.
 static bool is_left_behind(const promised_job *job, const saved_file *file) {
@@ -149,7 +161,7 @@ static bool is_left_behind(const promised_job *job, const saved_file *file) {
 // All its ranks hold that step.
 static void begin(sim_world *world, const gs_run *run) {
     promised_job *job = know(world, run->job->id);
-    if (!job->named_step || run->base_step != job->named_step) return;
+    if (!run->base_step || !was_named(job, run->base_step)) return;
     job->branch_step = run->base_step;
     job->branch_generation = run->generation;
     for (int i = 0; i < job->num_saves; i++) {
@@ -162,7 +174,7 @@ static void begin(sim_world *world, const gs_run *run) {
 static bool is_named(const sim_world *world, const promised_job *job, int64_t step) {
     const gs_state *state = coordinator_state(world);
     const gs_job *known = state ? gs_job_table_get(&state->jobs, job->id) : NULL;
-    return job->named_step == step && known && known->go_on_step == step;
+    return known && known->go_on_step == step && was_named(job, step);
 }
 
 void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_t step) {

@@ -293,7 +293,7 @@ void sets_see_effect(sim_world *world, const gs_effect *effect) {
     else if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted"))
         adopt(world, effect->job);
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
-    else if (effect->kind == GS_DO_NOTE && effect->job && effect->note.fault && !strcmp(effect->note.reason, "Released"))
+    else if (effect->kind == GS_DO_NOTE && effect->job && (effect->note.fault || effect->job->run) && !strcmp(effect->note.reason, "Released"))
         know(world, effect->job->id)->released = effect->job->generation;
 }
 
