@@ -19,11 +19,14 @@ static bool does_not_begin(const gs_engine *engine, const gs_member *member) {
     return member->idle_since_ns && member->idle_told_ns - member->idle_since_ns >= engine->state.timing.connect_ns;
 }
 
+// Who says Bye before its communicator is up keeps the others waiting for as long as it lasts.
+static bool leaves_too_soon(const gs_member *member) { return member->stage == GS_MEMBER_LEAVING && !member->was_up; }
+
 static bool is_late(const gs_engine *engine, const gs_run *run, const gs_member *member) {
     switch (run->phase) {
     case GS_RUN_LAUNCHING: return member->stage == GS_MEMBER_LAUNCHED || (member->list_asked && !member->params);
-    case GS_RUN_PREPARING: return member->stage < GS_MEMBER_READY;
-    case GS_RUN_CONNECTING: return member->stage < GS_MEMBER_UP;
+    case GS_RUN_PREPARING: return member->stage < GS_MEMBER_READY || leaves_too_soon(member);
+    case GS_RUN_CONNECTING: return member->stage < GS_MEMBER_UP || leaves_too_soon(member);
     case GS_RUN_TRAINING: return member->stage < GS_MEMBER_LEAVING && does_not_begin(engine, member);
     case GS_RUN_RELOADING: return !member->stream.call && member->stage < GS_MEMBER_LEAVING;
     default: return false;

@@ -362,6 +362,23 @@ static void who_is_kept_waiting_is_not_late(void **unused) {
     gs_play_close(&play);
 }
 
+// It has said Bye and does not end; the other has given its bytes.
+static void who_leaves_too_soon_keeps_the_others_waiting(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    both(&play, GS_ON_HELLO);
+    gs_play_say(&play, 0, GS_ON_PARAMS);
+    both(&play, GS_ON_READY);
+    gs_play_say(&play, 0, GS_ON_EXCHANGE);
+    gs_play_say(&play, 1, GS_ON_BYE);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_CONNECTING);
+    const manners how = {.waits = {false}};
+    assert_within(live(&play, &how, LONG_NS), gs_timing_default.connect_ns);
+    assert_verdict(&play, "WorkerLate", 1);
+    gs_play_close(&play);
+}
+
 // They count from when they noticed that they are alone, which is behind their last word.
 static void who_is_out_of_reach_may_train_until_it_has_stopped_by_itself(void **unused) {
     (void)unused;
@@ -391,6 +408,7 @@ int main(void) {
         cmocka_unit_test(steps_below_what_was_reached_before_are_progress),
         cmocka_unit_test(the_wall_clock_decides_nothing),
         cmocka_unit_test(who_is_kept_waiting_is_not_late),
+        cmocka_unit_test(who_leaves_too_soon_keeps_the_others_waiting),
         cmocka_unit_test(who_is_out_of_reach_may_train_until_it_has_stopped_by_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
