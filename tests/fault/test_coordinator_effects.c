@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,11 +19,12 @@
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
 #include "tests/support/sample.h"
+#include "tests/support/soon.h"
 
 #define TARGET 240
 #define FAR_TARGET 1000000
 #define STEP_MS 5
-#define NUM_KINDS 4
+#define NUM_KINDS 5
 #define FAILS_AT 100
 #define TRAINS_FROM 60  // steps: what it needs to go on is on the disk by then
 #define MOST_UNREACHED 3  // in a row: a life has no more effects
@@ -221,6 +223,62 @@ static bool kill_at_a_failure(stage *it, int effect) {
     return reached;
 }
 
+// Until some life has done it: OK, or NOT_FOUND where the answer was lost.
+static void delete_with_files(stage *it, const char *id) {
+    char text[80];
+    gs_json *request = NULL;
+    gs_deadline deadline = soon();
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", id);
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    for (gs_status status = gs_error(GS_UNAVAILABLE, "not asked"); status.code && status.code != GS_NOT_FOUND;) {
+        gs_json *reply = NULL;
+        revive(it);
+        status = gs_rpc_call(it->stage->client, GS_DELETE_JOB, request, &reply, gs_deadline_in_ms(500));
+        gs_json_release(reply);
+        if (status.code && gs_deadline_passed(deadline)) fail_msg("%s", status.message);
+    }
+    gs_json_release(request);
+}
+
+static void stop_and_wait(stage *it, const char *id) {
+    char text[64];
+    gs_deadline deadline = soon();
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    gs_json_release(ask(it, GS_STOP_JOB, text));
+    for (bool has_ended = false; !has_ended;) {
+        gs_json *job = look_at(it, id);
+        has_ended = !strcmp(gs_json_string_or(job, "state", ""), "cancelled");
+        gs_json_release(job);
+        assert_true(has_ended || !gs_deadline_passed(deadline));
+        gs_sleep_ns(2 * GS_NS_PER_MS);
+    }
+}
+
+// Whatever a deletion promised to take along goes, in this life or in the next.
+static bool kill_at_a_purge(stage *it, int effect) {
+    char id[32], path[700], save[720];
+    it->rounds++;
+    gs_coordinator_process_kill(&it->stage->process);
+    submit(it, id, FAR_TARGET);
+    stop_and_wait(it, id);
+    snprintf(path, sizeof path, "%s/data/checkpoints/%s", it->stage->process.directory, id);
+    snprintf(save, sizeof save, "%s/step-1", path);
+    (void)!mkdir(path, 0700);
+    assert_int_equal(mkdir(save, 0700), 0);
+    int deaths = it->deaths;
+    start_armed(it, effect);
+    delete_with_files(it, id);
+    for (gs_deadline deadline = soon(); access(path, F_OK) == 0; gs_sleep_ns(5 * GS_NS_PER_MS)) {
+        revive(it);
+        assert_false(gs_deadline_passed(deadline));
+    }
+    bool reached = it->deaths > deaths;
+    gs_json *list = ask(it, GS_LIST_JOBS, "{}");
+    assert_int_equal(gs_json_count(gs_json_get(list, "items")), 0);
+    gs_json_release(list);
+    return reached;
+}
+
 static void start_workers(stage *it) {
     if (!number_from("GRADSYNC_REAL_WORKERS", 0)) {
         gs_fake_worker_options options = {.slots = 1, .step_ms = STEP_MS};
@@ -250,7 +308,7 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
     int wanted = number_from("GRADSYNC_KILLS", 10), unreached[NUM_KINDS] = {0}, effect[NUM_KINDS] = {0}, passes = 0;
     // A few of many: spread over the effects of a life, and other ones each time.
     int stride = wanted < 40 ? 1 + (int)(sample_seed("effects") % 7) : 1;
-    bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training, kill_at_a_stop, kill_at_a_failure};
+    bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training, kill_at_a_stop, kill_at_a_purge, kill_at_a_failure};
     start_workers(&it);
     int kinds = it.worker ? NUM_KINDS - 1 : NUM_KINDS;
     while (it.deaths < wanted) {
@@ -263,8 +321,8 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
             unreached[kind] = 0;
         }
     }
-    print_message("%d deaths in %d jobs, effects up to %d, %d, %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
-                  effect[1], effect[2], effect[3], stride);
+    print_message("%d deaths in %d jobs, effects up to %d, %d, %d, %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
+                  effect[1], effect[2], effect[3], effect[4], stride);
     if (it.worker > 0) {
         kill(it.worker, SIGTERM);
         waitpid(it.worker, NULL, 0);
