@@ -149,11 +149,6 @@ static void look_out(sim_world *world, sim_agent *agent) {
     bool holds = is_alone && world->now_ns - known_ns >= UNSEEN_NS;
     if (holds != agent->holds) world_tell(world, holds ? "%s has its trainers stand still" : "%s lets its trainers go on", agent->name);
     agent->holds = holds;
-    if (!holds) agent->led_ns = world->now_ns;
-}
-
-bool agent_leads(const sim_world *world, const sim_agent *agent, const sim_peer *trainer) {
-    return !agent->holds && (peer_hears(world, trainer) || world->now_ns - agent->led_ns < UNSEEN_NS);
 }
 
 void agent_lose_disk(sim_world *world, sim_agent *agent, int64_t ns) {
@@ -180,7 +175,7 @@ static void begin_life(sim_world *world, sim_agent *agent) {
     agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = agent->line,
                              .incarnation = dice_roll(&world->dice) | 1};
     agent->is_dead = agent->is_leaving = agent->holds = false;
-    agent->heard_ns = agent->led_ns = world->now_ns;
+    agent->heard_ns = world->now_ns;
     peer_create(world, &agent->peer);
 }
 

@@ -24,7 +24,6 @@ struct sim_agent {
     bool is_dead, is_leaving, is_lost;
     int64_t heard_ns;      // of its coordinator, last
     int64_t seen_ns;       // that the directories of its trainers are not closed to them, last
-    int64_t led_ns;        // when it last let them go on
     int64_t disk_back_ns;  // until then its host does not see them
     bool holds;            // its trainers stand still
     int64_t away_ns;  // when it leaves: until it is started again
@@ -32,8 +31,6 @@ struct sim_agent {
 
 void agent_create(sim_world *world, int index, int64_t joins_after_ns);
 void agent_destroy(sim_agent *agent);
-// A trainer that hears no coordinator takes no step without its agent.
-bool agent_leads(const sim_world *world, const sim_agent *agent, const sim_peer *trainer);
 void agent_lose_disk(sim_world *world, sim_agent *agent, int64_t ns);
 bool agent_is_beside(const sim_agent *agent, const sim_agent *other);  // on one host; or the same
 // A process of it has ended.

@@ -122,11 +122,6 @@ static void lose_sight(sim_world *world) {
 static void suspend_host(sim_world *world) {
     sim_agent *agent = any_agent(world);
     int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
-    // For longer than others wait before they take the place of its trainers.
-    if (dice_chance(&world->dice, 0.25)) {
-        ns = dice_between(&world->dice, 10, 60) * SECONDS;
-        if (dice_chance(&world->dice, 0.5)) close_and_cut_of(world, agent);
-    }
     bool with_trainers = dice_chance(&world->dice, 0.6), with_others = with_trainers && dice_chance(&world->dice, 0.5);
     for (int i = 0; i < world->num_agents; i++) {
         sim_agent *other = world->agents[i];

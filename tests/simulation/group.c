@@ -129,7 +129,7 @@ static void step(sim_world *world, uint64_t id, void *what) {
     }
     for (int i = 0; i < group->num_members; i++) {
         const sim_trainer *member = group->members[i];
-        if (trainer_moves(world, member) && !agent_leads(world, member->agent, &member->peer)) {
+        if (trainer_moves(world, member) && member->agent->holds) {
             group_try_to_step(world, group);
             return;
         }

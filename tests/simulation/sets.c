@@ -224,7 +224,7 @@ static bool finds_out_first(const sim_world *world, const sim_group *group) {
     for (int i = 0; i < group->num_members; i++) {
         const sim_trainer *member = group->members[i];
         bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= ORPHAN_NS;
-        if (!knows && trainer_moves(world, member) && agent_leads(world, member->agent, &member->peer)) return false;
+        if (!knows && trainer_moves(world, member) && !member->agent->holds) return false;
     }
     return true;
 }
