@@ -75,9 +75,10 @@ leave
 
 claim "another version of what ranks say to each other"
 mkdir "$run/other"
-python3 - "$bin/gradsync-worker" "$run/other/gradsync-worker" <<'PY'
-import os, sys
-own, other = (bytes.fromhex(text) for text in ("014753536e790001", "024753536e790001"))  # GS_NET_VERSION
+python3 - "$bin/gradsync-worker" "$run/other/gradsync-worker" "$(dirname "$0")/../../gradsync/comm/net/greeting.h" <<'PY'
+import os, re, sys
+version = int(re.search(r"GS_NET_VERSION UINT64_C\((\w+)\)", open(sys.argv[3]).read())[1], 16)
+own, other = (number.to_bytes(8, "little") for number in (version, version + 1))
 program = open(sys.argv[1], "rb").read()
 assert own in program, "the version stands nowhere in the program"
 open(sys.argv[2], "wb").write(program.replace(own, other))
