@@ -6,14 +6,19 @@
 //              [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]
 //              [--backend shm|net]
 //
+// BENCH_HOSTS=NAME, with net: rank r is in the network namespace NAMEr, at 10.78.0.(r + 1) (bench/net.sh).
+//
 // Variants are interleaved round by round; what counts is the lower quartile over rounds. A burst's
 // time is the median over its collectives of the time that the last arriver spent in one; where
 // ranks outnumber cores that rank's time says nothing, and it is the loop's time less that of the
 // loop without collectives. A burst in which a rank was preempted is repeated, where each has a
 // core.
+#include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -339,8 +344,22 @@ static gs_status measure_all(bench *self) {
     return gs_ok();
 }
 
+static gs_status enter_host(int rank) {
+    char path[128];
+    const char *hosts = getenv("BENCH_HOSTS");
+    if (!hosts) return gs_ok();
+    snprintf(path, sizeof path, "/run/netns/%s%d", hosts, rank);
+    int place = open(path, O_RDONLY | O_CLOEXEC);
+    if (place < 0 || setns(place, CLONE_NEWNET)) return gs_error(GS_UNAVAILABLE, "no %s", path);
+    close(place);
+    return gs_ok();
+}
+
 static gs_status open_bench(bench *self) {
     const settings *set = self->set;
+    char address[32];
+    snprintf(address, sizeof address, "10.78.0.%d", self->rank + 1);
+    GS_TRY(enter_host(self->rank));
     GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){.num_threads = 1}));
     GS_TRY(gs_arena_create(&self->arena, set->most_bytes));
     GS_TRY(gs_device_alloc(self->device, (void **)&self->private_data, 2 * set->most_bytes));
@@ -351,6 +370,7 @@ static gs_status open_bench(bench *self) {
                                .exchange = exchange,
                                .exchange_ctx = self,
                                .ranks_on_host = set->ranks,
+                               .data_address = getenv("BENCH_HOSTS") ? address : NULL,
                                .arena = self->arena,
                                .device = self->device,
                                .helper = set->helper};

@@ -33,13 +33,13 @@ static inline int measure_iterations(size_t bytes) {
 // Ordinary stores of numbers near 1 in fp32 and in bf16; memset may bypass the cache.
 static inline void measure_produce(void *data, size_t bytes, int iteration) {
     volatile uint32_t seed = 0x3f803f80u + (uint32_t)(iteration & 7);
-    uint32_t value = seed, *words = data;
+    uint32_t value = seed, *words = (uint32_t *)data;
     for (size_t i = 0; i < bytes / sizeof *words; i++) words[i] = value;
     __asm__ volatile("" : : "r"(data) : "memory");
 }
 
 static inline uint64_t measure_consume(const void *data, size_t bytes) {
-    const uint64_t *words = data;
+    const uint64_t *words = (const uint64_t *)data;
     uint64_t sum = 0;
     for (size_t i = 0; i < bytes / sizeof *words; i++) sum += words[i];
     __asm__ volatile("" : : "r"(sum));

@@ -143,6 +143,7 @@ static void generations_leave_nothing_behind(void **state) {
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_communicators_form),
         cmocka_unit_test(generations_leave_nothing_behind),
