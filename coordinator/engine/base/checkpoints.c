@@ -149,16 +149,19 @@ void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step) {
     }
 }
 
-// The named one is not there any more, or was found damaged: nothing is lost, and another may be named.
-static void go_back_no_more(gs_engine *engine, gs_job *job) {
+// The named one is not there any more, or was found damaged: nothing is lost, and another may be named. True: what else there is
+// is looked for now.
+static bool go_back_no_more(gs_engine *engine, gs_job *job) {
     int64_t step = job->go_on_step;
-    if (!step || !gs_checkpoints_find_step(job, step).code) return;
+    if (!step || gs_checkpoints_pending(&job->checkpoints) || !gs_checkpoints_find_step(job, step).code) return false;
     go_on_from(job, 0);
     job->checkpoints.is_found = false;  // later ones were not taken
+    engine->state.schedule_needed = true;
     gs_job_touch(engine, job);
     gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "NamedCheckpointLost",
                 "the checkpoint of step %lld, which an operator named, is gone or damaged: the job goes on from the newest, of step "
                 "%lld (-1: none)", (long long)step, (long long)gs_checkpoints_newest_step(&job->checkpoints));
+    return true;
 }
 
 static void apply_retention(gs_engine *engine, gs_job *job) {
@@ -432,7 +435,7 @@ void gs_checkpoints_check(gs_engine *engine, gs_job *job) {
 
 bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job) {
     const gs_checkpoints *checkpoints = &job->checkpoints;
-    if (checkpoints->is_checking) return false;
+    if (checkpoints->is_checking || go_back_no_more(engine, job)) return false;
     if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;
     gs_checkpoints_check(engine, job);
     return false;

@@ -467,6 +467,16 @@ static void a_step_that_was_named_outlives_the_coordinator(void **state) {
     gs_play_reopen_without_worker(play);
     assert_int_equal(job_of(play)->go_on_step, 3);
     assert_int_equal(job_of(play)->checkpoints.most_step, 3);
+    // Its row was not durable, and its files are gone: no start from the beginning beside later ones.
+    play->watched_reason = "NamedCheckpointLost";
+    play->num_watched = 0;
+    int num_finds = play->num_finds;
+    gs_play_find_worker(play);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_watched, 1);
+    assert_int_equal(job_of(play)->go_on_step, 0);
+    assert_int_equal(play->num_finds, num_finds + 2);  // also those that were not taken
+    assert_non_null(job_of(play)->run);
 }
 
 // Behind the long work on files: neither a start nor a commit waits for it.
