@@ -261,7 +261,7 @@ static void an_end_that_is_told_is_one(void **state) {
     gs_json_release(request);
     gs_deadline deadline = soon();
     bool is_waiting = false;
-    while (!stream_tells_end(stream) && !list_tells_end(stage) && !job_tells_end(stage, &is_waiting))
+    while (!stream_tells_end(stream) && !list_tells_end(stage) && !job_tells_end(stage, &is_waiting))  // it may be seen to wait
         assert_false(gs_deadline_passed(deadline));
     gs_coordinator_process_kill(&stage->process);
     gs_rpc_stream_close(stream);
@@ -269,7 +269,24 @@ static void an_end_that_is_told_is_one(void **state) {
     gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
     assert_string_equal(gs_json_string_or(job, "state", ""), "succeeded");
     gs_json_release(job);
-    assert_true(is_waiting);  // until then people saw what it waited for
+}
+
+// A disk that takes nothing keeps a job from its end, and people see what it waits for; when it takes rows again it has ended.
+static void an_end_waits_for_its_row(void **state) {
+    gs_stage *stage = *state;
+    if (!has_failpoints) skip();
+    start_armed(stage, "");
+    submit(stage, LONG_TARGET, "");
+    gs_stage_wait_for_step(stage, stage->job, 20);
+    arm(stage, "store.commit=error@1-1000000");
+    gs_deadline deadline = soon();
+    for (bool is_waiting = false; !is_waiting; gs_sleep_ns(5 * GS_NS_PER_MS)) {
+        assert_false(job_tells_end(stage, &is_waiting));
+        assert_false(gs_deadline_passed(deadline));
+    }
+    assert_false(list_tells_end(stage));
+    arm(stage, "");
+    gs_json_release(gs_stage_wait_for_state(stage, stage->job, "succeeded"));
 }
 
 // Nor is there a job that nobody may ever see again.
@@ -281,16 +298,16 @@ static void a_job_is_shown_when_it_is_recorded(void **state) {
     const char *text = "{\"spec\":{\"name\":\"early\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}},\"dry_run\":false}";
     assert_ok(gs_json_parse(&request, text, strlen(text)));
     wait_until_ready(stage, true);  // the client has a line
-    gs_status status = gs_rpc_call(stage->client, GS_CREATE_JOB, request, NULL, gs_deadline_in_ms(100));
-    gs_json_release(request);
-    if (status.code) assert_int_equal(status.code, GS_DEADLINE_EXCEEDED);
     gs_deadline deadline = soon();
     for (size_t count = 0; count == 0;) {
         assert_false(gs_deadline_passed(deadline));
+        gs_status status = gs_rpc_call(stage->client, GS_CREATE_JOB, request, NULL, gs_deadline_in_ms(50));
+        if (status.code && status.code != GS_ALREADY_EXISTS) assert_int_equal(status.code, GS_DEADLINE_EXCEEDED);
         assert_ok(gs_stage_ask(stage, &list, GS_LIST_JOBS, "{}"));
         count = gs_json_count(gs_json_get(list, "items"));
         gs_json_release(list);
     }
+    gs_json_release(request);
     gs_coordinator_process_kill(&stage->process);
     assert_ok(gs_coordinator_process_start(&stage->process));
     gs_json *job = gs_stage_get(stage, GS_GET_JOB, "early");
@@ -341,6 +358,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_disk_that_fails_stops_no_training),
         TEST(an_end_that_is_told_is_one),
+        TEST(an_end_waits_for_its_row),
         TEST(a_job_is_shown_when_it_is_recorded),
         TEST(a_purge_that_was_begun_is_brought_to_its_end),
         TEST(what_cannot_be_written_is_not_accepted),
