@@ -31,10 +31,10 @@ is '.link.start_seconds.estimate > 0.002 and .link.start_seconds.low <= .link.st
   .link.bytes_per_second.low < 25e6 and (.buckets | map(.ends == "link") | all)' || fail "plan: $(plan .link)"
 is '.link.pairs | length == 1 and .[0].ranks == [0, 1] and .[0].latency_seconds > 0.004' || fail "pairs: $(plan .link.pairs)"
 get "/v1/jobs/$job/events?limit=500" | jq -e '[.items[].reason] | index("LinkMeasured")' >/dev/null || fail "no event"
-curl -fsS "$server/metrics" >"$run/metrics"
 for family in start_seconds bytes_per_second latency_seconds; do
-  grep -q "^gradsync_job_link_$family{job_id=\"$job\"} " "$run/metrics" || fail "no gradsync_job_link_$family"
+  wait_for 60 "gradsync_job_link_$family" metrics_say "^gradsync_job_link_$family\{job_id=\"$job\"\} "
 done
+get /metrics >"$run/metrics"
 [ "$(grep -c '^gradsync_job_link_' "$run/metrics")" -le 4 ] || fail "series of links: $(grep '^gradsync_job_link_' "$run/metrics")"
 
 claim "another life of the coordinator plans the same"
