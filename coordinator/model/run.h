@@ -193,7 +193,7 @@ struct gs_run {
     gs_absence absence;
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
-    char backend[32];
+    char backend[32], backend_reason[192];  // what its ranks reduce over, and why, as rank 0 says; "": not told, or to an earlier life
 };
 
 // Members are zeroed but for their job and rank −1.

@@ -69,6 +69,14 @@ static void set_reason(gs_json *view, const gs_job *job) {
     gs_json_set_string(view, "message", is_on_its_way ? message : job->message);
 }
 
+static void set_communicator(gs_json *view, const gs_job *job) {
+    if (!job->run || !job->run->backend[0]) return;
+    gs_json *communicator = gs_json_new_object();
+    gs_json_set_string(communicator, "backend", job->run->backend);
+    if (job->run->backend_reason[0]) gs_json_set_string(communicator, "reason", job->run->backend_reason);
+    gs_json_set(view, "communicator", communicator);
+}
+
 gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     gs_json *view = gs_json_new_object();
     gs_json_set_string(view, "id", job->id_text);
@@ -86,6 +94,7 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     gs_json_set_int(view, "world_size", job->world_size);
     gs_json_set_int(view, "restarts", job->restarts);
     gs_json_set_int(view, "lost_steps", job->lost_steps);
+    set_communicator(view, job);
     gs_json_set(view, "progress", progress_of(job));
     gs_json *latest = gs_job_metrics_latest(job->sight->metrics);
     if (latest) gs_json_set(view, "latest", latest);

@@ -108,6 +108,7 @@ void gs_decode_exchange(gs_engine_event *event, const gs_json *request) {
 void gs_decode_comm_up(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_COMM_UP;
     event->comm_up.backend = gs_json_string_or(request, "backend", "");
+    event->comm_up.reason = gs_json_string_or(request, "reason", NULL);
 }
 
 static gs_activity activity_of(const char *phase) {

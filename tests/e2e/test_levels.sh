@@ -38,6 +38,7 @@ claim "the rank that speaks for a host is killed: the job goes on, on two levels
 submit "$(job_of killed false 400 ',"debug":{"step_delay_ms":20}')"
 wait_for 90 "its steps" step_at_least "$job" 10
 pid_of() { get "/v1/jobs/$1/workers" | jq -r ".items[] | select(.rank == $2) | .pid"; }
+same "$(job_field "$job" '.communicator | "\(.backend) \(.reason | startswith("2 hosts of 2 and 2 ranks"))"')" "hosts true" "what it reduces over"
 kill -KILL "$(pid_of "$job" 0)"
 again() { [ "$(events_of "$1" | grep -c "^CommunicatorUp: 4 ranks reduce over hosts")" -ge 2 ]; }
 wait_for 90 "another communicator" again "$job"

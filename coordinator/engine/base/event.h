@@ -257,7 +257,7 @@ typedef struct gs_engine_event {
             gs_exchange_request request;
         } exchange;
         struct {
-            const char *backend;
+            const char *backend, *reason;  // why that one; NULL: not told
         } comm_up;
         gs_heartbeat_report heartbeat;
         struct {

@@ -392,7 +392,11 @@ void gs_on_comm_up(gs_engine *engine, gs_member *member, gs_engine_event *event)
     gs_run *run = member->job->run;
     if (run->phase != GS_RUN_CONNECTING) return;
     if (member->stage == GS_MEMBER_READY) gs_member_enter(engine, member, GS_MEMBER_UP);
-    if (member->rank == 0) snprintf(run->backend, sizeof run->backend, "%s", event->comm_up.backend);
+    if (member->rank == 0) {
+        const char *reason = event->comm_up.reason;
+        snprintf(run->backend, sizeof run->backend, "%s", event->comm_up.backend);
+        snprintf(run->backend_reason, sizeof run->backend_reason, "%s", reason ? reason : "");
+    }
     for (int i = 0; i < run->num_members; i++) {
         if (run->members[i].stage != GS_MEMBER_UP) return;
     }
@@ -400,8 +404,8 @@ void gs_on_comm_up(gs_engine *engine, gs_member *member, gs_engine_event *event)
     run->progress_ns = engine->state.now_ns;
     gs_mind_count(engine, run->job, GS_COUNT_RENDEZVOUS, "complete", NULL,
                   (double)(run->progress_ns - run->begun_ns) / GS_NS_PER_SEC);
-    gs_note_add(engine, run->job, NULL, GS_SEVERITY_INFO, "CommunicatorUp", "%d ranks reduce over %s",
-                run->num_members, run->backend);
+    gs_note_add(engine, run->job, NULL, GS_SEVERITY_INFO, "CommunicatorUp", "%d ranks reduce over %s%s%s",
+                run->num_members, run->backend, run->backend_reason[0] ? ": " : "", run->backend_reason);
     gs_job_touch_now(engine, run->job);
     for (int i = 0; i < run->num_members; i++) gs_tell_go(engine, &run->members[i]);
 }

@@ -378,6 +378,37 @@ static void a_job_that_never_ran_as_far_as_rows_say_waits_for_its_ranks(void **u
     gs_play_close(&play);
 }
 
+// Each rank says it; rank 0 speaks for all. An older trainer gives no reason.
+static void rank_0_says_what_ranks_reduce_over_and_why(void **unused) {
+    (void)unused;
+    static char endless[4000];
+    memset(endless, 'x', sizeof endless - 1);
+    const char *const reasons[] = {NULL, "", "two hosts", endless};
+    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
+        gs_play play;
+        gs_play_open(&play);
+        gs_play_say_all(&play, GS_ON_HELLO);
+        gs_play_say(&play, 0, GS_ON_PARAMS);
+        gs_play_say_all(&play, GS_ON_READY);
+        play.watched_reason = "CommunicatorUp";
+        for (int rank = GS_PLAY_RANKS - 1; rank >= 0; rank--) {
+            assert_int_equal(gs_play_run(&play)->backend[0], 0);
+            gs_engine_event up = gs_play_message(&play, rank, GS_ON_COMM_UP);
+            up.comm_up.backend = rank ? "other" : "hosts";
+            up.comm_up.reason = rank ? "another" : reasons[i];
+            gs_play_hear(&play, &up);
+        }
+        const gs_run *run = gs_play_run(&play);
+        assert_int_equal(run->phase, GS_RUN_TRAINING);
+        assert_int_equal(play.num_watched, 1);
+        assert_string_equal(run->backend, "hosts");
+        const char *said = reasons[i] ? reasons[i] : "";
+        assert_int_equal(strncmp(run->backend_reason, said, sizeof run->backend_reason - 1), 0);
+        assert_true(strlen(run->backend_reason) < sizeof run->backend_reason);
+        gs_play_close(&play);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(who_waits_for_a_device_is_told_so),
@@ -394,6 +425,7 @@ int main(void) {
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
         cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
         cmocka_unit_test(a_job_that_never_ran_as_far_as_rows_say_waits_for_its_ranks),
+        cmocka_unit_test(rank_0_says_what_ranks_reduce_over_and_why),
         TEST(training_goes_on_without_a_plan_that_no_message_holds),
         TEST(a_move_that_no_table_has_ends_nothing),
     };

@@ -336,6 +336,19 @@ static void a_line_of_a_list_is_as_new_as_the_job(void **state) {
     assert_line(it, 3 + GS_NS_PER_SEC, "\"state\":\"failed\"", "succeeded");
 }
 
+// Words of a trainer: what an older one does not say is not there, and what is no text becomes some.
+static void a_job_says_what_its_ranks_reduce_over_and_why(void **state) {
+    play *it = *state;
+    gs_run *run = it->job->run = gs_run_create(it->job, 2, 1);
+    assert_line(it, 1, "\"world_size\"", "communicator");
+    snprintf(run->backend, sizeof run->backend, "net");
+    it->job->version++;
+    assert_line(it, 1, "\"communicator\":{\"backend\":\"net\"}", "reason\":\"there");
+    snprintf(run->backend_reason, sizeof run->backend_reason, "there are \xff 2\nranks");
+    it->job->version++;
+    assert_line(it, 1, "\"communicator\":{\"backend\":\"net\",\"reason\":\"there are \xef\xbf\xbd 2\\nranks\"}", "\xff");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
@@ -349,6 +362,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_shown_goes_by_the_time_that_was_lived, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_line_of_a_list_is_as_new_as_the_job, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_job_says_what_its_ranks_reduce_over_and_why, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
