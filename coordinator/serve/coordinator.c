@@ -295,6 +295,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
         gs_steps_take_kind(&coordinator->steps, GS_ON_DRAIN);  // what is behind is written
     }
     coordinator->steps.performer.is_closing = true;
+    if (coordinator->purges) gs_purges_stop(coordinator->purges);  // they are owed in the store
     gs_writer_stop(coordinator->writer);
     gs_sweeper_destroy(coordinator->sweeper);
     gs_purges_destroy(coordinator->purges);

@@ -59,13 +59,22 @@ static void release_parts(shared_parts *parts) {
     gs_json_release(parts->round_text);
 }
 
+// A job that comes back has its checkpoints again, but for those of which the removal has begun.
+static gs_work *make_job_row(const gs_performer *performer, const gs_effect *effect) {
+    const gs_job *job = effect->job;
+    gs_work *work = gs_row_work_put_job(job, &job->sight->documents, effect->write.key, performer->state->now_ns);
+    if (!gs_purges_hold(performer->purges, job->id))
+        gs_row_work_refuse_job(work, gs_error(GS_FAILED_PRECONDITION,
+                                              "the removal of the checkpoints of job %s is in flight; try again when it is done",
+                                              job->id_text));
+    return work;
+}
+
 // NULL: this effect asks nothing of the disk.
 static gs_work *make_work(const gs_performer *performer, const gs_effect *effect) {
     const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper};
     switch (effect->kind) {
-    case GS_DO_WRITE_JOB:
-        return gs_row_work_put_job(effect->job, &effect->job->sight->documents, effect->write.key,
-                                   performer->state->now_ns);
+    case GS_DO_WRITE_JOB: return make_job_row(performer, effect);
     case GS_DO_DELETE_JOB: return gs_row_work_delete_job(&effect->tombstone);
     case GS_DO_RESERVE_GENERATIONS: return gs_row_work_reserve_generations(effect->generation_end);
     case GS_DO_WRITE_CHECKPOINT: return gs_row_work_put_checkpoint(effect->job_id, effect->checkpoint);
@@ -82,7 +91,6 @@ static gs_work *make_work(const gs_performer *performer, const gs_effect *effect
     case GS_DO_REMOVE_CHECKPOINT: return gs_file_work_remove_checkpoint(&at, effect->job, effect->text);
     case GS_DO_REMOVE_PARTS: return gs_file_work_remove_parts(&at, effect->job, effect->text);
     case GS_DO_SWEEP: return gs_file_work_sweep(&at, effect->job);
-    case GS_DO_PURGE: return gs_file_work_purge(&at, effect->job_id);
     default: return NULL;
     }
 }
@@ -125,6 +133,10 @@ void gs_perform(gs_performer *performer, gs_effects effects) {
         case GS_DO_END: gs_calls_end(performer->calls, effect->call, effect->ending); break;
         case GS_DO_TELL_MEMBER: tell_member(performer, effect, &parts); break;
         case GS_DO_TELL_AGENT: tell_agent(performer, effect, &parts); break;
+        case GS_DO_PURGE:
+            gs_purges_owe(performer->purges, effect->job_id, 0);
+            gs_perform_purges(performer);
+            break;
         default:
             if (effect->kind >= GS_DO_NOTE) gs_observer_see(performer->observer, effect);
             else if (!performer->is_closing) submit(performer, make_work(performer, effect), effect->ticket);
@@ -138,11 +150,22 @@ void gs_perform_purges(gs_performer *performer) {
     uint64_t job;
     while (!performer->is_closing && gs_purges_next(performer->purges, &job, performer->state->now_ns)) {
         // With its trainers it may have come back: then they are its own again, in the store too.
-        if (!gs_job_table_get(&performer->state->jobs, job)) submit(performer, gs_file_work_purge(&at, job), 0);
+        if (gs_job_table_get(&performer->state->jobs, job)) gs_purges_forget(performer->purges, job);
+        else submit(performer, gs_file_work_purge(&at, performer->purges, job), 0);
     }
 }
 
 void gs_perform_take_purged(gs_performer *performer, const gs_work *work) {
-    if (work->base.status.code) gs_purges_owe(performer->purges, work->job, performer->state->now_ns + PURGE_AGAIN_NS);
-    else if (work->kind == GS_WORK_PURGE && !performer->is_closing) submit(performer, gs_row_work_forget_purge(work->job), 0);
+    int64_t again_ns = performer->state->now_ns + PURGE_AGAIN_NS;
+    gs_code code = work->base.status.code;
+    if (work->kind == GS_WORK_PUT_JOB) {
+        gs_purges_release(performer->purges, work->job, !code, again_ns);
+    } else if (code == GS_CANCELLED) {
+        return;  // whoever held it says what becomes of it; at the end, the next start
+    } else if (code) {
+        gs_purges_owe(performer->purges, work->job, again_ns);
+    } else if (work->kind == GS_WORK_PURGE) {
+        gs_purges_forget(performer->purges, work->job);
+        if (!performer->is_closing) submit(performer, gs_row_work_forget_purge(work->job), 0);
+    }
 }

@@ -28,8 +28,8 @@ typedef struct gs_performer {
 } gs_performer;
 
 void gs_perform(gs_performer *performer, gs_effects effects);
-// What jobs that are gone have left on the disk of checkpoints, and its row behind it: no effect of the engine. Takes done purges
-// and forgotten rows to themselves.
+// What jobs that are gone have left on the disk of checkpoints, and its row behind it: no effect of the engine. Takes
+// done purges, forgotten rows and rows of jobs that may have come back.
 void gs_perform_purges(gs_performer *performer);
 void gs_perform_take_purged(gs_performer *performer, const gs_work *work);
 

@@ -45,7 +45,8 @@ static void take_done(gs_steps *steps) {
     if (tells_of_store(work)) gs_observer_note_store(steps->performer.observer, work->base.status);
     if (work->kind == GS_WORK_PUT_JOB)
         gs_observer_note_row(steps->performer.observer, work->job, work->version, work->base.status);
-    if (work->kind == GS_WORK_PURGE || work->kind == GS_WORK_FORGET_PURGE) gs_perform_take_purged(&steps->performer, work);
+    if (work->kind == GS_WORK_PURGE || work->kind == GS_WORK_FORGET_PURGE || work->kind == GS_WORK_PUT_JOB)
+        gs_perform_take_purged(&steps->performer, work);
     gs_engine_event event = {0};
     gs_completion_of(&event, work);
     if (event.kind != GS_ON_NOTHING) step(steps, &event, NULL, NULL);

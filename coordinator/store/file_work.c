@@ -23,6 +23,7 @@ typedef struct file_work {
     gs_work work;
     gs_trace *trace;  // borrowed; may be NULL
     gs_sweeper *sweeper;  // borrowed; of sweeps
+    gs_purges *purges;    // borrowed; of purges
     char job_text[GS_JOB_ID_LEN], cluster[GS_CLUSTER_ID_LEN];
     uint32_t generation;  // the newest that has been formed: what older ones left, and nobody told of, is not the job's
     char path[PATH_LEN];          // of the directory; of the job's where it is about all of them
@@ -308,12 +309,16 @@ gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job) {
 static gs_status purge(gs_write *base, gs_job_store *store) {
     (void)store;
     const file_work *it = (const file_work *)base;
+    if (!gs_purges_begin(it->purges, it->work.job)) return gs_error(GS_CANCELLED, "%s: is not to be removed now", it->path);
     GS_FAILPOINT("store.purge");
-    gs_status status = gs_file_remove_tree(it->path);
-    if (status.code) gs_log_warn("checkpoints not purged", "path=%s reason=\"%s\"", it->path, status.message);
+    gs_status status = gs_file_remove_tree_unless(it->path, gs_purges_stopping(it->purges));
+    if (status.code && status.code != GS_CANCELLED)
+        gs_log_warn("checkpoints not purged", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }
 
-gs_work *gs_file_work_purge(const gs_file_root *root, uint64_t job) {
-    return &make_of(GS_WORK_PURGE, root, job, NULL, purge)->work;
+gs_work *gs_file_work_purge(const gs_file_root *root, gs_purges *purges, uint64_t job) {
+    file_work *it = make_of(GS_WORK_PURGE, root, job, NULL, purge);
+    it->purges = purges;
+    return &it->work;
 }

@@ -3,6 +3,7 @@
 #define COORDINATOR_STORE_FILE_WORK_H
 
 #include "coordinator/model/job.h"
+#include "coordinator/store/files/purges.h"
 #include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
 #include "coordinator/store/work.h"
@@ -34,7 +35,7 @@ gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *
 gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory);
 // What saves have left that nobody completes.
 gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job);
-// All of a job that has been deleted; until it is done it is owed (files/purges.h).
-gs_work *gs_file_work_purge(const gs_file_root *root, uint64_t job);
+// All of a job that has been deleted; until it is done it is owed. CANCELLED: it may not begin, or the process ends.
+gs_work *gs_file_work_purge(const gs_file_root *root, gs_purges *purges, uint64_t job);
 
 #endif

@@ -62,6 +62,8 @@ gs_work *gs_row_work_put_job(const gs_job *job, const gs_job_documents *document
     return &row->work;
 }
 
+void gs_row_work_refuse_job(gs_work *put_job, gs_status status) { ((row_work *)put_job)->status = status; }
+
 static gs_status delete_job(gs_write *base, gs_job_store *store) {
     return gs_job_store_delete_job(store, &((const row_work *)base)->tombstone);
 }

@@ -72,11 +72,17 @@ bool gs_file_is_gone(const char *path) {
     return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
+static _Thread_local const atomic_bool *ends_walk;  // a walk has no context
+
 // What another has removed is as it should be.
 static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *at) {
     (void)info;
     (void)type;
     (void)at;
+    if (ends_walk && atomic_load(ends_walk)) {
+        errno = ECANCELED;
+        return -1;
+    }
     return remove(path) == 0 || errno == ENOENT ? 0 : -1;
 }
 
@@ -85,9 +91,17 @@ gs_status gs_file_remove_tree(const char *path) {
     for (int walks = 0; walks < MOST_WALKS; walks++) {
         int failed = nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : errno;
         if (!failed || gs_file_is_gone(path)) return gs_ok();
+        if (failed == ECANCELED) return gs_error(GS_CANCELLED, "remove %s: the process ends", path);
         if (failed != ENOENT && failed != ENOTEMPTY && failed != EEXIST) return gs_error_from_errno(failed, "remove %s", path);
     }
     return gs_error(GS_UNAVAILABLE, "remove %s: it changes all the time", path);
+}
+
+gs_status gs_file_remove_tree_unless(const char *path, const atomic_bool *stopping) {
+    ends_walk = stopping;
+    gs_status status = gs_file_remove_tree(path);
+    ends_walk = NULL;
+    return status;
 }
 
 static gs_status sync_directory(const char *path) {

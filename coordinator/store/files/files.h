@@ -2,6 +2,7 @@
 #ifndef COORDINATOR_STORE_FILES_FILES_H
 #define COORDINATOR_STORE_FILES_FILES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,6 +16,8 @@ GS_NODISCARD gs_status gs_file_verify(const char *path, int64_t bytes, const cha
 bool gs_file_is_gone(const char *path);
 // Never follows links. Ok when there is nothing, also where another removes it at the same time.
 GS_NODISCARD gs_status gs_file_remove_tree(const char *path);
+// Ends where it is once that is set: CANCELLED.
+GS_NODISCARD gs_status gs_file_remove_tree_unless(const char *path, const atomic_bool *stopping);
 // Manifest first, then what it names: a crash leaves a checkpoint or garbage, never a lie.
 GS_NODISCARD gs_status gs_file_remove_checkpoint(const char *directory);
 GS_NODISCARD gs_status gs_file_make_directory(const char *path);  // 0700, fine when it exists

@@ -187,6 +187,20 @@ static void what_still_changes_is_not_swept(void **state) {
 }
 
 
+static void a_walk_ends_with_the_process(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make();
+    make_checkpoint(root, "a", WHOLE);
+    atomic_bool stopping;
+    atomic_init(&stopping, true);
+    assert_int_equal(gs_file_remove_tree_unless(root, &stopping).code, GS_CANCELLED);
+    assert_true(is_there(root, "a"));
+    atomic_store(&stopping, false);
+    assert_ok(gs_file_remove_tree_unless(root, &stopping));
+    assert_true(gs_file_is_gone(root));
+    free(root);
+}
+
 static void a_tree_that_another_removes_is_removed(void **state) {
     (void)state;
     char *root = gs_temp_dir_make();
@@ -286,6 +300,7 @@ int main(void) {
         cmocka_unit_test(a_sweep_removes_what_has_no_manifest),
         cmocka_unit_test(what_nobody_looks_at_is_not_watched),
         cmocka_unit_test(what_still_changes_is_not_swept),
+        cmocka_unit_test(a_walk_ends_with_the_process),
         cmocka_unit_test(a_tree_that_another_removes_is_removed),
         cmocka_unit_test(what_cannot_be_looked_up_is_not_missed),
         cmocka_unit_test(only_what_was_reported_verifies),
