@@ -502,6 +502,7 @@ static void say_agent_hello(gs_fake_worker *worker) {
     gs_json_set_string(hello, "worker", worker->name);
     gs_json_set_string(hello, "host", "testhost");
     gs_json_set_string(hello, "boot_id", "b");
+    gs_json_set_string(hello, "network", "n");
     gs_json_set_int(hello, "pid", 1);
     gs_json_set_u64(hello, "incarnation", worker->incarnation);
     gs_json_set_string(hello, "build", "test");
