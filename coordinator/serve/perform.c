@@ -151,7 +151,7 @@ void gs_perform_purges(gs_performer *performer) {
     while (!performer->is_closing && gs_purges_next(performer->purges, &job, performer->state->now_ns)) {
         // With its trainers it may have come back: then they are its own again, in the store too.
         if (gs_job_table_get(&performer->state->jobs, job)) gs_purges_forget(performer->purges, job);
-        else submit(performer, gs_file_work_purge(&at, performer->purges, job), 0);
+        else submit(performer, gs_file_work_purge(&at, performer->purges, performer->state->cluster.id, job), 0);
     }
 }
 

@@ -16,6 +16,7 @@
 #include "rpc/checkpoint/checkpoint_commit.h"
 #include "rpc/checkpoint/fence.h"
 #include "rpc/checkpoint/life_sign.h"
+#include "rpc/checkpoint/place_mark.h"
 
 #define PATH_LEN 1400
 
@@ -306,19 +307,33 @@ gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job) {
     return &it->work;
 }
 
+// Below a mount point without its disk nothing is there either.
+static gs_status check_place(const file_work *it) {
+    char root[PATH_LEN];
+    uint64_t life;
+    if (!gs_file_is_gone(it->path)) return gs_ok();
+    snprintf(root, sizeof root, "%s", it->path);
+    *strrchr(root, '/') = '\0';
+    gs_status status = gs_place_mark_read(&life, root, it->cluster);
+    if (!status.code) return status;
+    return gs_error(GS_UNAVAILABLE, "nor is the mark of this cluster there, its disk may be away: %.300s", status.message);
+}
+
 static gs_status purge(gs_write *base, gs_job_store *store) {
     (void)store;
     const file_work *it = (const file_work *)base;
     if (!gs_purges_begin(it->purges, it->work.job)) return gs_error(GS_CANCELLED, "%s: is not to be removed now", it->path);
     GS_FAILPOINT("store.purge");
-    gs_status status = gs_file_remove_tree_unless(it->path, gs_purges_stopping(it->purges));
+    gs_status status = check_place(it);
+    if (!status.code) status = gs_file_remove_tree_unless(it->path, gs_purges_stopping(it->purges));
     if (status.code && status.code != GS_CANCELLED)
         gs_log_warn("checkpoints not purged", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }
 
-gs_work *gs_file_work_purge(const gs_file_root *root, gs_purges *purges, uint64_t job) {
+gs_work *gs_file_work_purge(const gs_file_root *root, gs_purges *purges, const char *cluster, uint64_t job) {
     file_work *it = make_of(GS_WORK_PURGE, root, job, NULL, purge);
     it->purges = purges;
+    snprintf(it->cluster, sizeof it->cluster, "%s", cluster);
     return &it->work;
 }

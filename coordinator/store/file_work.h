@@ -35,7 +35,8 @@ gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *
 gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory);
 // What saves have left that nobody completes.
 gs_work *gs_file_work_sweep(const gs_file_root *root, const gs_job *job);
-// All of a job that has been deleted; until it is done it is owed. CANCELLED: it may not begin, or the process ends.
-gs_work *gs_file_work_purge(const gs_file_root *root, gs_purges *purges, uint64_t job);
+// All of a job that has been deleted; until it is done it is owed. CANCELLED: it may not begin, or the process ends. What
+// is not there is gone only beside the mark of this cluster (rpc/checkpoint/place_mark.h): else its disk may be away. UNAVAILABLE.
+gs_work *gs_file_work_purge(const gs_file_root *root, gs_purges *purges, const char *cluster, uint64_t job);
 
 #endif

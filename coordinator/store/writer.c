@@ -78,13 +78,18 @@ static bool pass_on(const lane *from, gs_write *write) {
     return to != from && gs_queue_push(to->queue, write, gs_deadline_in_ns(0));
 }
 
+// The end of a process waits for no tree: what is left of one is owed, or found at the next start.
+static bool is_dropped(const gs_write *write, const atomic_bool *stopping) {
+    return write->lane == GS_LANE_TREES && atomic_load(stopping);
+}
+
 static void run_files(void *ctx, const atomic_bool *stopping) {
     lane *files = ctx;
     void *item;
     while (take_next(files, &item, stopping)) {
         gs_write *write = item;
         if (pass_on(files, write)) continue;
-        write->status = write->run(write, NULL);
+        write->status = is_dropped(write, stopping) ? gs_error(GS_CANCELLED, "writer: the coordinator ends") : write->run(write, NULL);
         finish_write(files->writer, write);
     }
 }

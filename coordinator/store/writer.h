@@ -23,7 +23,7 @@ uint64_t gs_writer_num_refused(const gs_writer *writer);  // so
 size_t gs_writer_waiting_bytes(const gs_writer *writer, gs_write_lane lane);
 // Calls done of everything that is finished. Loop only.
 void gs_writer_collect(gs_writer *writer);
-// Finishes what is queued, calls its done, closes the store. NULL is fine.
+// Finishes what is queued, but for trees that it has not begun (CANCELLED), calls its done, closes the store. NULL is fine.
 void gs_writer_stop(gs_writer *writer);
 
 #endif

@@ -11,10 +11,12 @@
 #include <cmocka.h>
 
 #include "coordinator/store/file_work.h"
+#include "rpc/checkpoint/place_mark.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 
 #define JOB 7
+#define CLUSTER "c-here"
 #define NEVER_NS INT64_MAX
 
 typedef struct fixture {
@@ -49,11 +51,15 @@ static bool is_due(fixture *it) {
     return is;
 }
 
+static gs_work *make(const fixture *it) {
+    return gs_file_work_purge(&(gs_file_root){.checkpoints_dir = it->root}, it->purges, CLUSTER, JOB);
+}
+
 // Owed, and then in the queue of the thread that removes.
 static gs_work *ask(fixture *it) {
     gs_purges_owe(it->purges, JOB, 0);
     assert_true(is_due(it));
-    return gs_file_work_purge(&(gs_file_root){.checkpoints_dir = it->root}, it->purges, JOB);
+    return make(it);
 }
 
 static gs_code run(gs_work *work) {
@@ -83,7 +89,7 @@ static void what_it_could_not_have_back_is_owed_as_before(void **state) {
     gs_purges_release(it->purges, JOB, false, 0);
     assert_int_equal(run(queued), GS_CANCELLED);
     assert_true(is_due(it));
-    gs_work *again = gs_file_work_purge(&(gs_file_root){.checkpoints_dir = it->root}, it->purges, JOB);
+    gs_work *again = make(it);
     assert_int_equal(run(again), GS_OK);
     assert_false(is_there(it));
 }
@@ -91,7 +97,7 @@ static void what_it_could_not_have_back_is_owed_as_before(void **state) {
 // Nobody may have what is half removed, until it is known how that went.
 static void what_is_being_removed_is_nobodys(void **state) {
     fixture *it = *state;
-    gs_work *first = ask(it), *second = gs_file_work_purge(&(gs_file_root){.checkpoints_dir = it->root}, it->purges, JOB);
+    gs_work *first = ask(it), *second = make(it);
     assert_int_equal(run(first), GS_OK);
     assert_false(gs_purges_hold(it->purges, JOB));
     assert_int_equal(run(second), GS_CANCELLED);  // one removal at a time
@@ -101,6 +107,19 @@ static void what_is_being_removed_is_nobodys(void **state) {
     assert_true(gs_purges_hold(it->purges, JOB));
     gs_purges_release(it->purges, JOB, true, 0);
     assert_false(is_due(it));
+}
+
+// Its disk is not mounted: neither the job's directory is seen, nor anything else of this cluster.
+static void what_is_not_seen_is_not_gone(void **state) {
+    fixture *it = *state;
+    assert_int_equal(rmdir(it->path), 0);
+    assert_int_equal(run(ask(it)), GS_UNAVAILABLE);
+    gs_purges_forget(it->purges, JOB);
+    assert_ok(gs_place_mark_leave(it->root, "c-elsewhere", 1));
+    assert_int_equal(run(ask(it)), GS_UNAVAILABLE);
+    gs_purges_forget(it->purges, JOB);
+    assert_ok(gs_place_mark_leave(it->root, CLUSTER, 1));
+    assert_int_equal(run(ask(it)), GS_OK);
 }
 
 static void none_begins_at_the_end_of_the_process(void **state) {
@@ -118,6 +137,7 @@ int main(void) {
         TEST(what_a_job_has_back_is_not_removed),
         TEST(what_it_could_not_have_back_is_owed_as_before),
         TEST(what_is_being_removed_is_nobodys),
+        TEST(what_is_not_seen_is_not_gone),
         TEST(none_begins_at_the_end_of_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
