@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 
 #define MOST_LINES 4096  // of 2 KiB at most
 #define LOOK_MS 100      // whether somebody reads again
+
+#define LAST_LOOKS 500   // of 2 ms each, in a process that crashes
 
 struct gs_log_thread {
     gs_queue *lines;  // of text with its newline
@@ -92,6 +95,39 @@ static void run(void *ctx, const atomic_bool *stopping) {
     }
 }
 
+// What a crash says of itself goes on to whoever had the signal before; the last lines, which say why, go first. They are
+// written by the thread itself, which goes on meanwhile: nothing here but atomics and a wait with an end.
+static const int fatal_signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+#define NUM_FATAL (sizeof fatal_signals / sizeof *fatal_signals)
+static struct sigaction fatal_before[NUM_FATAL];
+static _Atomic(gs_log_thread *) last_words_of;
+
+static void set_back(int number) {
+    for (size_t i = 0; i < NUM_FATAL; i++)
+        if (!number || fatal_signals[i] == number) sigaction(fatal_signals[i], &fatal_before[i], NULL);
+}
+
+static void on_fatal(int number, siginfo_t *info, void *context) {
+    (void)context;
+    int error_number = errno;
+    gs_log_thread *it = atomic_load(&last_words_of);
+    for (int i = 0; it && i < LAST_LOOKS && atomic_load(&it->done) < atomic_load(&it->logged); i++) poll(NULL, 0, 2);
+    set_back(number);
+    if (info->si_code <= 0) raise(number);  // was sent: nothing repeats it
+    errno = error_number;
+}
+
+static void watch_crashes(gs_log_thread *it) {
+    struct sigaction action = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    atomic_store(&last_words_of, it);
+    for (size_t i = 0; i < NUM_FATAL; i++) sigaction(fatal_signals[i], &action, &fatal_before[i]);
+}
+
+static void leave_crashes(void) {
+    set_back(0);
+    atomic_store(&last_words_of, NULL);
+}
+
 gs_status gs_log_thread_start(gs_log_thread **out, int file) {
     gs_log_thread *it = calloc(1, sizeof *it);
     if (!it) return gs_error(GS_RESOURCE_EXHAUSTED, "log: out of memory");
@@ -106,6 +142,7 @@ gs_status gs_log_thread_start(gs_log_thread **out, int file) {
         return status;
     }
     gs_log_set_sink(take, it);
+    watch_crashes(it);
     *out = it;
     return gs_ok();
 }
@@ -118,6 +155,7 @@ void gs_log_thread_flush(gs_log_thread *thread, gs_deadline deadline) {
 void gs_log_thread_stop(gs_log_thread *thread, gs_deadline deadline) {
     if (!thread) return;
     gs_log_set_sink(NULL, NULL);
+    leave_crashes();
     atomic_store(&thread->until_ns, deadline.at_ns);
     gs_queue_close(thread->lines);
     gs_thread_stop(thread->thread);

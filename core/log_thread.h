@@ -1,5 +1,6 @@
 // Log lines written by a thread of their own: whoever logs never waits for a pipe that nobody reads, a terminal that is held,
 // or a disk. What waits is bounded; what does not fit is left out, counted, and told of when there is room again.
+// A process that crashes waits a second for its last lines.
 #ifndef CORE_LOG_THREAD_H
 #define CORE_LOG_THREAD_H
 

@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,6 +20,7 @@
 #include "tests/support/soon.h"
 
 #define MANY 20000
+#define LAST_WORDS 2000
 
 typedef struct reader {
     int ends[2];
@@ -104,6 +107,39 @@ static void what_was_flushed_is_there(void **state) {
     end(it);
 }
 
+static void crash(const reader *it) {
+    gs_log_thread *log = NULL;
+    if (gs_log_thread_start(&log, it->ends[1]).code) _exit(1);
+    log_many(0, LAST_WORDS);
+    abort();
+}
+
+// What says why it ends is said last.
+static void the_last_words_of_a_crash_are_there(void **state) {
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip();  // a child of fork has no second thread there
+#endif
+    reader *it = calloc(1, sizeof *it);
+    it->last = -1;
+    assert_int_equal(pipe2(it->ends, O_CLOEXEC), 0);
+    assert_int_equal(fcntl(it->ends[0], F_SETFL, O_NONBLOCK), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) crash(it);
+    int status = 0;
+    gs_deadline deadline = soon();
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        read_some(it);
+        assert_false(gs_deadline_passed(deadline));
+    }
+    read_some(it);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGABRT);
+    assert_int_equal(it->count, LAST_WORDS);
+    end(it);
+}
+
 static void a_stop_waits_for_nobody_for_ever(void **state) {
     (void)state;
     gs_log_thread *log = NULL;
@@ -117,6 +153,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nobody_waits_for_a_pipe_that_is_full),
         cmocka_unit_test(what_was_flushed_is_there),
+        cmocka_unit_test(the_last_words_of_a_crash_are_there),
         cmocka_unit_test(a_stop_waits_for_nobody_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
