@@ -53,8 +53,9 @@ typedef struct promised_job {
     gs_job_state told;
     int64_t named_steps[MAX_NAMED];  // from which people wanted it to go on, the newest
     int num_named;
-    int64_t branch_step;        // from which its ranks did, later ones are nobody's then
+    int64_t branch_step;         // from which its ranks did, later ones are nobody's then
     uint32_t branch_generation;  // of these; 0: they never did
+    int64_t branch_ns;           // since when
     int64_t lost_step;  // the furthest of saves whose files somebody has removed
     acknowledged_save saves[MAX_SAVES_KEPT];
     int num_saves;
@@ -153,15 +154,19 @@ static bool was_named(const promised_job *job, int64_t step) {
     return false;
 }
 
-// Of a branch that people have left.
+// Of a branch that people have left. Each cluster counts generations for itself: of one that had adopted the ranks meanwhile they
+// may be higher, and what was there before tells.
 static bool is_left_behind(const promised_job *job, const saved_file *file) {
-    return file->generation < job->branch_generation && file->step > job->branch_step;
+    bool is_older = file->generation < job->branch_generation || file->saved_ns <= job->branch_ns;
+    return is_older && file->step > job->branch_step;
 }
 
 // All its ranks hold that step.
 static void begin(sim_world *world, const gs_run *run) {
     promised_job *job = know(world, run->job->id);
     if (!run->base_step || !was_named(job, run->base_step)) return;
+    bool is_told_again = job->branch_generation == run->generation && job->branch_step == run->base_step;
+    if (!is_told_again) job->branch_ns = world->now_ns;
     job->branch_step = run->base_step;
     job->branch_generation = run->generation;
     for (int i = 0; i < job->num_saves; i++) {
