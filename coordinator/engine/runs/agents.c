@@ -255,6 +255,12 @@ static void begin_silence(const gs_engine *engine, gs_run *run, gs_member *membe
     for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = engine->state.now_ns;
 }
 
+// Another generation of its job has begun: its directory is closed to what it would save, and until then it would take steps.
+static bool has_successors(const gs_engine *engine, const gs_running_trainer *running) {
+    const gs_job *job = gs_job_table_get(&engine->state.jobs, running->job);
+    return job && running->generation && running->generation < job->generation;
+}
+
 static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
     if (running->slot < 0 || running->slot >= agent->num_slots) return;
     gs_agent_slot *slot = &agent->slots[running->slot];
@@ -278,8 +284,9 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
     bool is_over = !member || member->stage == GS_MEMBER_EXITED;
     if (is_over || member->kill_sent) {
         // What was ours and is not any more is asked to save and end.
-        gs_order_stop_slot(engine, agent, (int)running->slot, running->incarnation, !is_over,
-                           is_over ? gs_seconds_of(engine->state.timing.save_ns) : 0);
+        bool may_save = is_over && !has_successors(engine, running);
+        gs_order_stop_slot(engine, agent, (int)running->slot, running->incarnation, !may_save,
+                           may_save ? gs_seconds_of(engine->state.timing.save_ns) : 0);
         return;
     }
     gs_run *run = member->job->run;

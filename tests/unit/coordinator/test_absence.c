@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -272,6 +273,40 @@ static void who_is_back_too_late_ends(void **state) {
     assert_true(has_another_set(play, former));
 }
 
+// What an agent says of the ranks that another generation has replaced since.
+static void come_back_with(gs_play *play, const gs_play_rank *ranks, uint32_t generation) {
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
+    event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
+                                         .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS, .looks_out = true};
+    event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
+    event.agent_hello.num_running = GS_PLAY_RANKS;
+    for (int i = 0; i < GS_PLAY_RANKS; i++)
+        event.agent_hello.running[i] = (gs_running_trainer){.slot = i, .pid = 1, .incarnation = ranks[i].incarnation, .job = play->job,
+                                                            .rank = i, .cluster = "", .generation = generation};
+    gs_play_hear(play, &event);
+}
+
+// They stood still, and would take a step on the way to a save that their directory refuses.
+static void who_is_back_behind_another_generation_takes_no_step(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    uint32_t generation = gs_play_run(play)->generation;
+    gs_play_rank before[GS_PLAY_RANKS];
+    memcpy(before, play->ranks, sizeof before);
+    gs_play_close_lines(play);
+    pass(play, 4 * gs_timing_default.agent_dead_ns + looked_ns + 2 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+    gs_play_train(play);
+    assert_true(gs_play_run(play)->generation > generation);
+    memcpy(play->ranks, before, sizeof before);
+    come_back_with(play, before, generation);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) {
+        assert_true(play->ranks[i].ordered_to_die);
+        assert_false(play->ranks[i].ordered_to_stop);
+    }
+}
+
 static void who_is_back_in_time_trains_on(void **state) {
     gs_play *play = *state;
     uint64_t former = first_of(play);
@@ -381,6 +416,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_coordinator_under_a_load_gets_there, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(a_standstill_changes_nothing_of_what_is_known, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(who_is_back_too_late_ends, set_up, gs_play_tear_down),
+        cmocka_unit_test_setup_teardown(who_is_back_behind_another_generation_takes_no_step, set_up, gs_play_tear_down),
         cmocka_unit_test_setup_teardown(who_is_back_in_time_trains_on, set_up, gs_play_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
