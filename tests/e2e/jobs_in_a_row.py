@@ -15,8 +15,10 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -104,10 +106,23 @@ def wait_for(seconds, what, condition):
     return value
 
 
+def draw_port():
+    """Below those that others get by chance for connections of theirs while a coordinator is away."""
+    while True:
+        port = random.randrange(10000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass  # it is somebody's
+
+
 def start(arguments, run, data, name):
     """A coordinator, its server, and the seconds until it was ready."""
     ports = run / f"{name}.ports"
-    old = json.loads(ports.read_text()) if ports.exists() else {"http": "127.0.0.1:0", "control": "tcp://127.0.0.1:0"}
+    old = json.loads(ports.read_text()) if ports.exists() else {
+        "http": f"127.0.0.1:{draw_port()}", "control": f"tcp://127.0.0.1:{draw_port()}"}
     ports.unlink(missing_ok=True)
     begun = time.monotonic()
     program = Program(run, name, [arguments.bin / "gradsync-coordinator", "--data-dir", data, "--http", old["http"],

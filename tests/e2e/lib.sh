@@ -43,16 +43,27 @@ wait_for() {
   done
 }
 
+# A port that others get by chance for a connection of theirs is lost to a coordinator that starts again: theirs are above these.
+draw_port() { echo $((10000 + SRANDOM % 22000)); }
 # start_coordinator NAME DATA_DIR [FLAG…]: sets server, control and coordinator_pid.
 start_coordinator() {
   local name=$1 data=$2
   shift 2
   rm -f "$run/$name.ports"
-  "$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir "$data" \
-    --port-file "$run/$name.ports" "$@" >>"$run/logs/$name.log" 2>&1 &
-  coordinator_pid=$!
-  pids+=("$coordinator_pid")
-  wait_for 30 "ports of $name" test -s "$run/$name.ports"
+  begin_somewhere() {
+    "$bin/gradsync-coordinator" --http "127.0.0.1:$(draw_port)" --control "tcp://127.0.0.1:$(draw_port)" --data-dir "$data" \
+      --port-file "$run/$name.ports" "$@" >>"$run/logs/$name.log" 2>&1 &
+    coordinator_pid=$!
+    pids+=("$coordinator_pid")
+  }
+  begin_somewhere "$@"
+  for _ in $(seq 1200); do
+    [ ! -s "$run/$name.ports" ] || break
+    # Drawn by somebody else, too: another pair.
+    kill -0 "$coordinator_pid" 2>/dev/null || { tail -n 3 "$run/logs/$name.log" | grep -q "is in use" && begin_somewhere "$@"; } || break
+    sleep 0.1
+  done
+  [ -s "$run/$name.ports" ] || fail "$name does not start: $(tail -n 3 "$run/logs/$name.log")"
   server=http://$(jq -r .http "$run/$name.ports")
   control=$(jq -r .control "$run/$name.ports")
   export GRADSYNC_SERVER=$server
