@@ -118,6 +118,8 @@ typedef struct gs_member {
     bool kill_sent;       // by us: its exit code says nothing
     bool complete;        // it holds the whole gradients of the step in flight; as its Settle said
     bool apart;           // its parameters are its own (local updates)
+    bool was_elsewhere;   // its worker has said, since it was launched, that its checkpoint directory is another one
+    int64_t resume_step;  // of the checkpoint that it was told to go on from; 0: none
     char params_digest[64], data_digest[64], state_digest[64];
     uint64_t arithmetic;   // a hash of what it told; 0: nothing
     gs_param_spec *params;  // owned; NULL: not sent
@@ -193,6 +195,7 @@ struct gs_run {
     gs_absence absence;
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
+    bool told_apart;  // people, that a worker of it does not see the checkpoints here
     char backend[32], backend_reason[192];  // what its ranks reduce over, and why, as rank 0 says; "": not told, or to an earlier life
 };
 

@@ -9,6 +9,7 @@
 
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/hosts/examination.h"
+#include "coordinator/observe/hosts/left_mark.h"
 #include "coordinator/observe/metrics/metrics_page.h"
 #include "coordinator/observe/sights.h"
 #include "coordinator/serve/methods.h"
@@ -23,7 +24,6 @@
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "rpc/checkpoint/place_mark.h"
 #include "rpc/server/rpc_server.h"
 
 #define SWEEP_AGE_NS (3600 * GS_NS_PER_SEC)  // of what a save has left
@@ -40,6 +40,7 @@ struct gs_coordinator {
     gs_purges *purges;        // owned
     gs_sweeper *sweeper;      // owned; of the thread of long work on files until that has ended
     gs_integrity *integrity;  // owned
+    gs_left_mark *mark;       // owned
     gs_write keep;            // asks the thread of rows to leave a damaged database as it is
     int wake_fd;  // eventfd: something of another thread or a signal
     int64_t turned_ns;
@@ -197,8 +198,8 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
         return status;
     }
     const gs_cluster *cluster = &coordinator->steps.state->cluster;
-    gs_status marked = gs_place_mark_leave(options->checkpoints_dir, cluster->id, cluster->life);
-    if (marked.code) gs_log_warn("no mark left among the checkpoints: workers cannot tell whether they see them", "reason=\"%s\"", marked.message);
+    coordinator->mark = gs_left_mark_create(coordinator->writer, options->checkpoints_dir, cluster->id, cluster->life);
+    coordinator->service.mark = coordinator->mark;
     gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir, coordinator->writer);
     if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
@@ -260,6 +261,7 @@ static void run_timers(gs_coordinator *coordinator) {
     gs_steps_take_kind(&coordinator->steps, GS_ON_TICK);
     gs_steps_try_store(&coordinator->steps);
     gs_perform_purges(&coordinator->steps.performer);
+    gs_left_mark_tick(coordinator->mark, now_ns);
     gs_observer_tick(coordinator->observer);
     gs_examination_tick(coordinator->observer);
 }
@@ -297,6 +299,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     coordinator->steps.performer.is_closing = true;
     if (coordinator->purges) gs_purges_stop(coordinator->purges);  // they are owed in the store
     gs_writer_stop(coordinator->writer);
+    gs_left_mark_destroy(coordinator->mark);
     gs_sweeper_destroy(coordinator->sweeper);
     gs_purges_destroy(coordinator->purges);
     if (damage.code) set_aside(coordinator, damage);

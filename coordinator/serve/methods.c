@@ -50,7 +50,6 @@ static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call,
     }
 
 EVENT_METHOD(agent_hello, gs_decode_agent_hello, true)
-EVENT_METHOD(agent_heartbeat, gs_decode_agent_heartbeat, false)
 EVENT_METHOD(exited, gs_decode_exited, false)
 EVENT_METHOD(hello, gs_decode_hello, true)
 EVENT_METHOD(heartbeat, gs_decode_heartbeat, false)
@@ -65,6 +64,15 @@ EVENT_METHOD(replan_job, gs_decode_replan_job, false)
 EVENT_METHOD(release_job, gs_decode_release_job, false)
 EVENT_METHOD(adopt_job, gs_decode_adopt_job, false)
 EVENT_METHOD(described, gs_decode_described, false)
+
+static void agent_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    gs_service *service = ctx;
+    gs_engine_event event = event_from(service, call, false, peer, request);
+    gs_decode_agent_heartbeat(&event, request);
+    gs_agent_place *place = &event.agent_heartbeat.place;
+    if (*place == GS_PLACE_APART && !gs_left_mark_is_to_be_seen(service->mark, gs_now_ns())) *place = GS_PLACE_UNKNOWN;
+    gs_steps_take(service->steps, &event);
+}
 
 static void fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     gs_service *service = ctx;

@@ -2,6 +2,7 @@
 #ifndef COORDINATOR_SERVE_METHODS_H
 #define COORDINATOR_SERVE_METHODS_H
 
+#include "coordinator/observe/hosts/left_mark.h"
 #include "coordinator/observe/observer.h"
 #include "coordinator/serve/steps.h"
 #include "rpc/schema/messages.h"
@@ -12,6 +13,7 @@
 typedef struct gs_service {
     gs_steps *steps;
     gs_observer *observer;
+    const gs_left_mark *mark;  // NULL: it is there
     gs_report_rows rows;  // of the report that is being taken
 } gs_service;
 

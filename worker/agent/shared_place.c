@@ -62,9 +62,14 @@ static bool take_due(gs_shared_place *place, wanted_mark *wanted) {
     return is_due;
 }
 
-static void keep(gs_shared_place *place, const gs_place_sight *seen) {
+static bool is_same(const wanted_mark *a, const wanted_mark *b) {
+    return a->life == b->life && strcmp(a->directory, b->directory) == 0 && strcmp(a->cluster, b->cluster) == 0;
+}
+
+// Nothing is kept of a look that was for another mark than the one wanted now.
+static void keep(gs_shared_place *place, const wanted_mark *wanted, const gs_place_sight *seen) {
     pthread_mutex_lock(&place->lock);
-    if (strcmp(place->wanted.directory, seen->path) == 0) {
+    if (is_same(&place->wanted, wanted)) {
         int64_t num_looks = place->sight.num_looks + 1;
         place->sight = *seen;
         place->sight.num_looks = num_looks;
@@ -83,7 +88,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
         }
         atomic_store(&place->is_looking, true);
         gs_place_sight seen = look(&wanted);
-        keep(place, &seen);
+        keep(place, &wanted, &seen);
         atomic_store(&place->is_looking, false);
     }
 }
@@ -119,8 +124,7 @@ void gs_shared_place_set(gs_shared_place *place, const char *directory, const ch
     snprintf(wanted.directory, sizeof wanted.directory, "%s", directory);
     snprintf(wanted.cluster, sizeof wanted.cluster, "%s", cluster);
     pthread_mutex_lock(&place->lock);
-    bool is_new = !place->is_set || place->wanted.life != life || strcmp(place->wanted.directory, wanted.directory) != 0 ||
-                  strcmp(place->wanted.cluster, wanted.cluster) != 0;
+    bool is_new = !place->is_set || !is_same(&place->wanted, &wanted);
     place->wanted = wanted;
     if (is_new) {
         place->sight.state = "unknown";

@@ -88,6 +88,7 @@ bool gs_order_start_rank(gs_engine *engine, gs_agent *agent, gs_member *member) 
     effect->run = job->run;
     effect->member = member;
     effect->agent_message.resume = resume;
+    member->resume_step = resume ? resume->step : 0;
     return true;
 }
 

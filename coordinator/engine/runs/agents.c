@@ -8,6 +8,7 @@
 #include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/base/places.h"
 #include "coordinator/engine/runs/absence.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "coordinator/engine/runs/witness.h"
@@ -326,6 +327,7 @@ static gs_status welcome_agent(gs_engine *engine, gs_agent **out, gs_agent_hello
         free(slots);
         return out_of_memory();
     }
+    if (agent->incarnation != incarnation) agent->place = GS_PLACE_UNKNOWN;  // another process, which may see another directory
     if (!gs_agent_table_rename(agents, agent, incarnation)) {
         free(slots);
         if (is_new) {
@@ -391,7 +393,7 @@ void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
     agent->heard_ns = engine->state.now_ns;
     agent->heartbeat_ns = agent->told_heartbeat_ns;
     agent->is_leaving |= event->agent_heartbeat.is_leaving;
-    agent->place = event->agent_heartbeat.place;
+    gs_place_take(engine, agent, event->agent_heartbeat.place);
 }
 
 // Of a set that is over: it was asked to save, and could tell nobody.

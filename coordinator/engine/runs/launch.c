@@ -74,10 +74,14 @@ static void describe_job(gs_schedule_job *out, gs_job *job, const pools_of_all *
                                           now_ns - job->enough_since_ns >= window_ns);
 }
 
+// Rank 0 saves: where its checkpoints are seen, if there is such a place. Who has not said it yet may be apart.
+static int order_of(gs_agent_place place) {
+    return place == GS_PLACE_SAME ? 0 : place == GS_PLACE_UNKNOWN ? 1 : 2;
+}
+
 static int compare_agents(const void *a, const void *b) {
     const gs_agent *left = *(gs_agent *const *)a, *right = *(gs_agent *const *)b;
-    // Rank 0 saves: where its checkpoints are seen, if there is such a place.
-    int differs = (left->place == GS_PLACE_APART) - (right->place == GS_PLACE_APART);
+    int differs = order_of(left->place) - order_of(right->place);
     return differs ? differs : strcmp(left->name, right->name);
 }
 
@@ -91,6 +95,7 @@ static void place_member(gs_engine *engine, gs_member *member, gs_agent *agent, 
     snprintf(member->worker, sizeof member->worker, "%s", agent->name);
     snprintf(member->host, sizeof member->host, "%s", agent->host);
     member->slot = (*slot)++;
+    member->was_elsewhere = agent->place == GS_PLACE_APART;
     member->incarnation = gs_mind_draw(engine);
     member->launch_token = gs_mind_draw(engine);
     member->heard_ns = engine->state.now_ns;
@@ -210,21 +215,6 @@ static void forget_disk(gs_job *job) {
     job->checkpoints.is_checked = false;
 }
 
-// Whoever has lost a job's steps looks for why, and this is where it began.
-static void tell_apart(gs_engine *engine, const gs_run *run) {
-    const gs_member *member = gs_place_find_apart(engine, run);
-    if (!member) return;
-    gs_job *job = run->job;
-    bool by_all = job->spec.checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS || job->spec.reducer.sharding != GS_SHARDING_NONE;
-    bool is_first = gs_place_is_apart(engine, &run->members[0]);
-    gs_note_add(engine, job, member, GS_SEVERITY_WARNING, "CheckpointsNotShared",
-                "worker %s on %s has a checkpoint directory of its own, which is not seen here: %s; `gradsync doctor` says what workers see",
-                member->worker, member->host,
-                by_all     ? "parts that its ranks write are missing in every checkpoint, so a restart goes back to the beginning"
-                : is_first ? "what rank 0 saves there is lost to a restart"
-                           : "its ranks get the state from rank 0 after a restart");
-}
-
 static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
                        gs_slot_pools free_pools) {
     if (!knows_checkpoints(engine, job)) return;  // its slots stay its own until the answer is here
@@ -242,7 +232,7 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     if (!job->started_ms) job->started_ms = engine->state.wall_ms;
     show_launch(engine, job, decision->ranks);
     run->phase_deadline_ns = engine->state.now_ns + engine->state.timing.hello_ns;
-    tell_apart(engine, run);
+    gs_place_tell_apart(engine, run);
     start_members(engine, run);
 }
 

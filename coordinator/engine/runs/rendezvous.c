@@ -295,16 +295,19 @@ static gs_member *find_different(const gs_engine *engine, gs_run *run, const gs_
     return NULL;
 }
 
-// All ranks of a set are where the checkpoint that they should go on from is not.
+// All ranks of a set are where the checkpoint that they should go on from is not. Who begins at 0 though it was told of one has
+// not found it, whatever is known of its place here: its worker may not have said it.
 static bool nobody_has_checkpoint(gs_engine *engine, gs_run *run, const gs_member *first) {
-    int64_t step = gs_checkpoints_newest_step(&run->job->checkpoints);
-    gs_member *member = &run->members[0];
-    if (first->applied_step > 0 || step <= 0 || !is_given_state(engine, member)) return false;
+    int64_t step = first->resume_step;
+    for (int i = 0; i < run->num_members; i++)
+        if (run->members[i].applied_step > 0) return false;
+    if (step <= 0) return false;
+    gs_member *member = &run->members[gs_member_index(first)];
     gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = "CheckpointElsewhere", .class = "user",
                       .hint = "mount the coordinator's checkpoint directory on a worker, and say where with --checkpoints",
                       .fault = GS_FAULT_MISMATCH};
     run->no_restart = true;
-    gs_run_fail(engine, run, &blame, "no worker of this set sees the checkpoint of step %lld: worker %s has a checkpoint directory of its own",
+    gs_run_fail(engine, run, &blame, "no worker of this set sees the checkpoint of step %lld: worker %s has begun without it",
                 (long long)step, member->worker);
     return true;
 }
