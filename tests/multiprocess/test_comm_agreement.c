@@ -29,24 +29,26 @@ static gs_collective make_sum(comm_rank *self) {
                            .bucket = 3};
 }
 
+static void make_different(gs_collective *sum, const char *what) {
+    if (strcmp(what, "count") == 0) sum->count -= 1;
+    if (strcmp(what, "kind") == 0) sum->kind = GS_REDUCE;
+    if (strcmp(what, "step") == 0) sum->step = 6;
+    if (strcmp(what, "bucket") == 0) sum->bucket = 4;
+    if (strcmp(what, "dtype") == 0) sum->dtype = GS_I32;
+    if (strcmp(what, "op") == 0) sum->op = GS_OP_MAX;
+    if (strcmp(what, "scale") == 0) sum->scale = 0.5;
+    if (strncmp(what, "wire", 4) == 0) sum->wire_dtype = GS_BF16;
+    if (strcmp(what, "wire scale") == 0) sum->wire_scale = 0.25f;
+    if (strcmp(what, "wire scale after") == 0) sum->wire_scale_after = true;
+    if (strcmp(what, "barrier") == 0) *sum = (gs_collective){.kind = GS_BARRIER, .step = 5};
+}
+
 // Rank 1 does something else in its fourth collective: what, is the argument.
 static gs_status run_mismatch(comm_rank *self, const char *what) {
     gs_deadline deadline = gs_deadline_in_seconds(RUN_SECONDS);
     for (int i = 0; i < 6; i++) {
         gs_collective sum = make_sum(self);
-        if (i == 3 && self->rank == 1) {
-            if (strcmp(what, "count") == 0) sum.count = COUNT - 1;
-            if (strcmp(what, "kind") == 0) sum.kind = GS_REDUCE;
-            if (strcmp(what, "step") == 0) sum.step = 6;
-            if (strcmp(what, "bucket") == 0) sum.bucket = 4;
-            if (strcmp(what, "dtype") == 0) sum.dtype = GS_I32;
-            if (strcmp(what, "op") == 0) sum.op = GS_OP_MAX;
-            if (strcmp(what, "scale") == 0) sum.scale = 0.5;
-            if (strncmp(what, "wire", 4) == 0) sum.wire_dtype = GS_BF16;
-            if (strcmp(what, "wire scale") == 0) sum.wire_scale = 0.25f;
-            if (strcmp(what, "wire scale after") == 0) sum.wire_scale_after = true;
-            if (strcmp(what, "barrier") == 0) sum = (gs_collective){.kind = GS_BARRIER, .step = 5};
-        }
+        if (i == 3 && self->rank == 1) make_different(&sum, what);
         GS_TRY(gs_comm_run(self->comm, &sum, deadline));
     }
     return gs_ok();
@@ -58,6 +60,46 @@ static gs_status mismatch(const gs_rank_env *env) {
     if (!status.code) status = run_mismatch(&self, env->arg);
     comm_rank_close(&self);
     return status;
+}
+
+// On two levels a host compares among itself, a column across the hosts, and the net of all what
+// two levels do not carry: wherever rank 1 is, each of the ranks gets to know. `scatter` carries
+// over a column what the sum of the others does.
+static const char *const differences[] = {"count", "kind", "root", "step", "bucket", "dtype", "op",
+                                          "scale", "wire", "wire scale after", "scatter", "barrier"};
+
+static gs_status differ_between_hosts(const gs_rank_env *env, const char *what, size_t count,
+                                      uint32_t generation) {
+    comm_rank self;
+    gs_comm_options options = {.backend = "hosts", .generation = generation};
+    GS_TRY(comm_rank_open(&self, env, count * sizeof(float), &options));
+    gs_collective sum = make_sum(&self);
+    sum.count = count;
+    if (strcmp(what, "root") == 0) sum.kind = GS_REDUCE;
+    if (self.rank == 1) make_different(&sum, what);
+    if (self.rank == 1 && strcmp(what, "root") == 0) sum.root = 2;
+    if (self.rank == 1 && strcmp(what, "scatter") == 0) {
+        sum.kind = GS_REDUCE_SCATTER;
+        sum.count = count / (size_t)self.world_size;
+        sum.recv = (float *)sum.recv + sum.count;
+    }
+    gs_status status = gs_comm_run(self.comm, &sum, gs_deadline_in_seconds(RUN_SECONDS));
+    comm_rank_close(&self);
+    bool is_told = status.code == GS_FAILED_PRECONDITION && strstr(status.message, "collective 1: rank 1 posted");
+    return is_told ? gs_ok()
+                   : gs_error(GS_INTERNAL, "another %s of %zu: %s, %s", what, count, gs_code_name(status.code), status.message);
+}
+
+// The argument: each rank's host.
+static gs_status differ_on_hosts(const gs_rank_env *env) {
+    const char host[2] = {env->arg[env->rank], '\0'};
+    const size_t sizes[] = {COUNT, 64 * COUNT};
+    uint32_t generation = 0;
+    setenv("GRADSYNC_HOST", host, 1);
+    for (int i = 0; i < 2; i++)
+        for (size_t k = 0; k < sizeof differences / sizeof *differences; k++)
+            GS_TRY(differ_between_hosts(env, differences[k], sizes[i], ++generation));
+    return gs_ok();
 }
 
 // Rank 1 asks for what no backend would begin; the others have begun. Nobody leaves before all know.
@@ -232,6 +274,7 @@ static gs_status no_backend(const gs_rank_env *env) {
 }
 
 static const gs_rank_body bodies[] = {{"mismatch", mismatch},
+                                      {"differ on hosts", differ_on_hosts},
                                       {"ask wrongly", ask_wrongly},
                                       {"leave by another thread", leave_by_another_thread},
                                       {"fewer", fewer},
@@ -279,6 +322,16 @@ static void another_collective_is_named_on_every_rank(void **state) {
             expect(&statuses[rank], GS_FAILED_PRECONDITION, cases[i].theirs);
             expect(&statuses[rank], GS_FAILED_PRECONDITION, cases[i].ours);
         }
+    }
+}
+
+static void another_collective_is_found_out_on_two_levels(void **state) {
+    (void)state;
+    static const char *const shapes[] = {"aabb", "aaab", "abaa"};
+    for (int i = 0; i < 3; i++) {
+        gs_status statuses[4];
+        run_ranks(statuses, "differ on hosts", 4, shapes[i]);
+        for (int rank = 0; rank < 4; rank++) expect(&statuses[rank], GS_OK, "");
     }
 }
 
@@ -364,6 +417,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_collective_is_named_on_every_rank),
+        cmocka_unit_test(another_collective_is_found_out_on_two_levels),
         cmocka_unit_test(a_wrong_argument_of_one_ends_the_others_with_its_words),
         cmocka_unit_test(a_rank_that_leaves_early_is_named),
         cmocka_unit_test(a_rank_that_another_thread_ended_has_left),

@@ -106,6 +106,19 @@ static void relate_cause(const hosts_comm *hosts, const gs_hosts_level *level,
     cause->sequence = is_lane ? gs_hosts_lane_finished(&hosts->lanes[cause->lane]) + 1 : 0;
 }
 
+static gs_status say_mismatch(const hosts_comm *hosts, const gs_hosts_level *level,
+                              const gs_comm_failure *cause) {
+    int culprit = -1, other = -1;
+    for (int i = level->world_size - 1; i >= 0; i--) {
+        if (gs_comm_failure_names(cause, level->ranks[i]))
+            culprit = level->ranks[i];
+        else
+            other = level->ranks[i];
+    }
+    int lane = cause->lane >= 0 && cause->lane < hosts->num_lanes ? cause->lane : 0;
+    return gs_hosts_roll_say_mismatch(&hosts->party, &hosts->lanes[lane], culprit, other);
+}
+
 static gs_status reword(const hosts_comm *hosts, const gs_hosts_level *level, gs_status status,
                         const gs_comm_failure *cause) {
     int accused[GS_HOSTS_MOST_RANKS], count = list_accused(hosts, cause, accused);
@@ -116,6 +129,7 @@ static gs_status reword(const hosts_comm *hosts, const gs_hosts_level *level, gs
     if (cause->kind == GS_COMM_FAILURE_PEER_LOST && count)
         return gs_error(GS_ABORTED, "%s: %s %s %s gone", name, count == 1 ? "rank" : "ranks", text,
                         count == 1 ? "is" : "are");
+    if (cause->kind == GS_COMM_FAILURE_MISMATCH) return say_mismatch(hosts, level, cause);
     // The level's own words count its ranks from 0.
     gs_backends_list_ranks(members, sizeof members, level->ranks, level->world_size);
     return gs_status_prefix(status, "among ranks %.40s, counted from 0", members);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/digest.h"
 #include "core/failpoint.h"
 #include "core/memory.h"
 
@@ -150,6 +151,8 @@ void gs_hosts_lane_post(gs_hosts_lane *lane, uint64_t sequence, const gs_collect
     work->collective = *collective;
     work->is_composed = gs_hosts_is_composed(collective);
     work->is_small = work->is_composed && gs_hosts_is_small(lane->party, collective);
+    gs_collective_claim claim = gs_collective_claim_of(collective, lane->party->generation);
+    work->digest = gs_hash64(&claim, sizeof claim, 0);
     work->num_chunks = 0;
     if (work->is_composed) {
         work->num_chunks = chunks_of_cut(lane, work);
@@ -188,9 +191,11 @@ static unsigned char *partial_of(const gs_hosts_lane *lane, uint64_t count) {
 }
 
 static gs_status say(gs_hosts_lane *lane, const gs_hosts_work *work, int inner_lane) {
-    gs_collective word = work->collective;
-    word.kind = GS_BARRIER;  // what else it says is compared
-    word.tree = NULL;
+    // Of a barrier no more is compared than this: the count stands for all else.
+    gs_collective word = {.kind = GS_BARRIER,
+                          .count = work->digest,
+                          .step = work->collective.step,
+                          .bucket = work->collective.bucket};
     return gs_hosts_level_post(&lane->party->host, inner_lane, &word);
 }
 
@@ -248,6 +253,12 @@ static void add_inputs(const gs_hosts_lane *lane, const gs_hosts_work *work, gs_
     gs_device_kernels(device)->reduce(gs_device_stream(device), &reduction);
 }
 
+// Columns compare what they carry, which is the same of different collectives, as of a sum and of
+// one that is scattered. Nothing else looks at this number.
+static int32_t digest_for_column(const gs_hosts_work *work) {
+    return (int32_t)((work->digest ^ work->digest >> 32) & INT32_MAX);
+}
+
 // What goes over the column: the sum of a slice, to all hosts or to that which wants it.
 static gs_status post_sum(gs_hosts_lane *lane, const gs_hosts_work *work, gs_device *device,
                           range chunk, range slice) {
@@ -264,6 +275,7 @@ static gs_status post_sum(gs_hosts_lane *lane, const gs_hosts_work *work, gs_dev
         sum.root = party->topology.number_of[party->place][party->topology.host_of[sum.root]];
     }
     sum.tree = party->order;
+    sum.num_active = digest_for_column(work);
     sum.part_stride_bytes = 0;
     sum.send = reads_in_place(lane, work) ? input_of(work, chunk) : partial;
     sum.recv = slot_of(lane, party->place, count) + offset;
@@ -289,6 +301,7 @@ static gs_status post_gather(gs_hosts_lane *lane, const gs_hosts_work *work, ran
     all.send = partial;
     all.recv = slot_of(lane, party->place, count) + bytes;
     all.count = pieces * chunk.count;
+    all.num_active = digest_for_column(work);
     return gs_hosts_level_post(&party->column, lane->number, &all);
 }
 

@@ -50,6 +50,7 @@ typedef struct gs_hosts_work {
     gs_collective collective;
     bool is_composed, is_small;
     uint32_t num_chunks;
+    uint64_t digest;           // of its claim: what ranks compare
     uint64_t sequence_of_all;  // delegated: in the net of all ranks
     _Atomic int64_t posted_ns, all_arrived_ns, finished_ns;
 } gs_hosts_work;

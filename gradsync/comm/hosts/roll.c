@@ -1,7 +1,6 @@
 #include "gradsync/comm/hosts/roll.h"
 
 #include "core/clock.h"
-#include "core/digest.h"
 #include "gradsync/comm/net/net.h"
 
 #define PATIENCE_NS (50 * GS_NS_PER_MS)
@@ -13,10 +12,8 @@ static gs_net_presence presence_of(const gs_hosts_party *party, const gs_hosts_l
     return gs_net_was_here(party->all.state, rank, lane->number);
 }
 
-static uint32_t word_of(const gs_hosts_party *party, const gs_hosts_work *work) {
-    gs_collective_claim claim = gs_collective_claim_of(&work->collective, party->generation);
-    uint64_t hash = gs_hash64(&claim, sizeof claim, 0);
-    return (uint32_t)(hash ^ hash >> 32);
+static uint32_t word_of(const gs_hosts_work *work) {
+    return (uint32_t)(work->digest ^ work->digest >> 32);
 }
 
 // What most ranks mean; between equals, what the lowest does.
@@ -29,6 +26,20 @@ static uint32_t find_meant(const uint32_t *words, int count) {
         if (equal > most) most = equal, meant = words[i];
     }
     return meant;
+}
+
+gs_status gs_hosts_roll_say_mismatch(const gs_hosts_party *party, const gs_hosts_lane *lane,
+                                     int culprit, int other) {
+    const gs_hosts_work *work = gs_hosts_lane_first(lane);
+    uint64_t sequence = gs_hosts_lane_finished(lane) + 1;
+    char name[48], posted[104] = "nothing";
+    gs_work_name(name, sizeof name, (gs_work){sequence, lane->number});
+    if (work) {
+        gs_collective_claim claim = gs_collective_claim_of(&work->collective, party->generation);
+        gs_collective_claim_describe(posted, sizeof posted, &claim);
+    }
+    return gs_error(GS_FAILED_PRECONDITION, "%s: rank %d posted something else than rank %d; rank %d %s",
+                    name, culprit, other, party->rank, posted);
 }
 
 static gs_status compare_words(const gs_hosts_party *party, const gs_hosts_lane *lane,
@@ -58,12 +69,7 @@ static gs_status compare_words(const gs_hosts_party *party, const gs_hosts_lane 
         else
             gs_comm_failure_accuse(cause, i), culprit = i;
     }
-    char name[48], posted[104];
-    gs_collective_claim claim = gs_collective_claim_of(&work->collective, party->generation);
-    gs_work_name(name, sizeof name, (gs_work){sequence, lane->number});
-    gs_collective_claim_describe(posted, sizeof posted, &claim);
-    return gs_error(GS_FAILED_PRECONDITION, "%s: rank %d posted something else than rank %d; rank %d %s",
-                    name, culprit, other, party->rank, posted);
+    return gs_hosts_roll_say_mismatch(party, lane, culprit, other);
 }
 
 gs_status gs_hosts_roll_call(gs_hosts_roll *roll, gs_hosts_party *party, gs_hosts_lane *lane,
@@ -75,7 +81,7 @@ gs_status gs_hosts_roll_call(gs_hosts_roll *roll, gs_hosts_party *party, gs_host
     int64_t *said_ns = &roll->said_ns[lane->number];
     if (now_ns - *said_ns < PATIENCE_NS) return gs_ok();
     *said_ns = now_ns;
-    uint32_t own = word_of(party, work);
+    uint32_t own = word_of(work);
     gs_net_say_here(party->all.state, lane->number, gs_hosts_lane_finished(lane) + 1, own);
     return compare_words(party, lane, work, own, cause);
 }

@@ -19,6 +19,9 @@ typedef struct gs_hosts_roll {
 GS_NODISCARD gs_status gs_hosts_roll_call(gs_hosts_roll *roll, gs_hosts_party *party,
                                           gs_hosts_lane *lane, int64_t now_ns,
                                           gs_comm_failure *cause);
+// Of the first that is not finished: rank `culprit` posted something else than `other`.
+gs_status gs_hosts_roll_say_mismatch(const gs_hosts_party *party, const gs_hosts_lane *lane,
+                                     int culprit, int other);
 // Those of whom nothing was heard for long; false: all are here.
 bool gs_hosts_roll_accuse_silent(const gs_hosts_roll *roll, const gs_hosts_party *party,
                                  const gs_hosts_lane *lane, int64_t waited_ns,
