@@ -161,7 +161,24 @@ static gs_status hold(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"add", add}, {"hold", hold}, {0}};
+// A part of the sum lies over the input of rank 1, which cannot send it.
+static gs_status fail_to_send(const gs_rank_env *env) {
+    comm_rank self;
+    gs_comm_options options = {.backend = "net"};
+    gs_status status = comm_rank_open(&self, env, 0, &options);
+    float *data = malloc(COUNT * sizeof *data);
+    fill_pattern(data, GS_FP32, COUNT, 7, env->rank, 0);
+    gs_collective sum = {
+        .kind = GS_ALLREDUCE, .send = data, .recv = data, .count = COUNT, .dtype = GS_FP32};
+    if (!status.code) status = gs_comm_run(self.comm, &sum, gs_deadline_in_seconds(FAR_SECONDS));
+    gs_status kept = check_pattern(data, GS_FP32, COUNT, 7, env->rank, env->world_size, 0);
+    comm_rank_close(&self);
+    free(data);
+    return kept.code ? kept : status;
+}
+
+static const gs_rank_body bodies[] = {
+    {"add", add}, {"hold", hold}, {"fail to send", fail_to_send}, {0}};
 
 // Times that it is done: fewer than what is meant with every run of the long tests.
 static int times_of(const char *name, int few) {
@@ -250,6 +267,23 @@ static void a_wait_is_over_at_its_deadline_whatever_holds_up_who_moves(void **st
     gs_ranks_destroy(ranks);
 }
 
+static void a_rank_that_cannot_send_its_part_has_its_numbers_still(void **state) {
+    (void)state;
+    if (!HAS_FAILPOINTS) skip();
+    gs_ranks *ranks;
+    gs_status statuses[WORLD];
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=comm.gather#1=error", NULL};
+    assert_ok(gs_ranks_start(&ranks, "fail to send", WORLD, "", environment));
+    assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(2 * FAR_SECONDS)));
+    gs_ranks_destroy(ranks);
+    for (int rank = 0; rank < WORLD; rank++) {
+        if (!strstr(statuses[rank].message, "comm.gather"))
+            print_error("rank %d: %s\n", rank, statuses[rank].message);
+        assert_int_not_equal(statuses[rank].code, GS_OK);
+        assert_non_null(strstr(statuses[rank].message, "comm.gather"));
+    }
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -257,6 +291,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survivors_of_a_kill_take_no_wrong_sum_and_keep_their_numbers),
         cmocka_unit_test(survivors_of_a_frozen_rank_name_it_at_their_deadline),
         cmocka_unit_test(a_wait_is_over_at_its_deadline_whatever_holds_up_who_moves),
+        cmocka_unit_test(a_rank_that_cannot_send_its_part_has_its_numbers_still),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

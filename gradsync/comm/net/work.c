@@ -372,6 +372,8 @@ static gs_status reduce_segment(gs_net_work *work, uint32_t segment) {
     }
     keep(work, range);
     if (course->reduces) reduce(work, result_at(work, range.first), inputs, range.count);
+    // It lies over the input: to be put back even if it cannot be sent.
+    work->num_reduced++;
     gs_net_header header = header_of(work, GS_NET_RESULT, range.count * course->element_bytes);
     header.segment = segment;
     for (int i = 0; i < course->world_size; i++) {
@@ -388,7 +390,6 @@ gs_status gs_net_work_advance(gs_net_work *work, bool *moved) {
         if (*arrived < work->num_foreign) return gs_ok();
         GS_TRY(reduce_segment(work, work->num_reduced));
         *arrived = 0;
-        work->num_reduced++;
         *moved = true;
         if (work->num_foreign && work->num_reduced + GS_NET_WINDOW <= work->num_segments)
             GS_TRY(invite_inputs(work, work->num_reduced + GS_NET_WINDOW));
