@@ -26,6 +26,12 @@
 #define NUM_KILLS 8
 #define FROZEN_SECONDS 4.0  // far more than a sum takes on a busy machine
 
+#ifdef GRADSYNC_FAILPOINTS
+#define HAS_FAILPOINTS true
+#else
+#define HAS_FAILPOINTS false
+#endif
+
 typedef enum loss { DIES, FREEZES_BETWEEN_SUMS, FREEZES_AMID, NUM_LOSSES } loss;
 static const char *const losses[NUM_LOSSES] = {"dies", "freezes between sums", "freezes amid"};
 
@@ -128,7 +134,35 @@ static gs_status add(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"add", add}, {0}};
+// Rank 0 is held up where it adds what the net of all carries; it must not take its memory for its
+// own behind an abort.
+static gs_status hold(const gs_rank_env *env) {
+    static const uint8_t merges[WORLD] = {0, 1, 0, 2};
+    const int rank_of[] = {0, 1, 2, 3}, part_of[WORLD] = {0};
+    gs_reduce_tree tree = {WORLD, rank_of, part_of, merges};
+    comm_rank self;
+    gs_comm_options options = {.backend = "hosts"};
+    setenv("GRADSYNC_HOST", env->rank < 2 ? "a" : "b", 1);
+    GS_TRY(comm_rank_open(&self, env, 0, &options));
+    float *data = calloc(COUNT, sizeof *data);
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = data,
+                         .recv = data,
+                         .count = COUNT,
+                         .dtype = GS_FP32,
+                         .tree = &tree};
+    gs_work work;
+    GS_TRY(gs_comm_post(self.comm, &work, &sum));
+    gs_status status = gs_comm_wait(self.comm, work, gs_deadline_in_seconds(env->rank ? 100 : 2));
+    gs_comm_abort(self.comm, "enough");
+    gs_status moves = gs_comm_wait(self.comm, work, gs_deadline_in_seconds(1));
+    if (env->rank == 0)
+        gs_rank_note(env, moves.code == GS_DEADLINE_EXCEEDED ? "moves" : "says that it is still");
+    gs_sleep_ns(600 * GS_NS_PER_SEC);
+    return status;
+}
+
+static const gs_rank_body bodies[] = {{"add", add}, {"hold", hold}, {0}};
 
 // Survivors of a kill know at once: none waits for its deadline. A frozen rank is told by deadlines
 // alone.
@@ -176,12 +210,26 @@ static void survivors_of_a_frozen_rank_name_it_at_their_deadline(void **state) {
     lose_rank(1, FREEZES_AMID, 0);
 }
 
+static void a_wait_behind_an_abort_tells_what_still_moves(void **state) {
+    (void)state;
+    if (!HAS_FAILPOINTS) skip();
+    gs_ranks *ranks;
+    gs_status statuses[WORLD];
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=comm.slice#0=sleep:600000", NULL};
+    assert_ok(gs_ranks_start(&ranks, "hold", WORLD, "", environment));
+    assert_ok(gs_ranks_wait_note(ranks, 0, "moves", gs_deadline_in_seconds(FAR_SECONDS)));
+    for (int rank = 0; rank < WORLD; rank++) gs_ranks_signal(ranks, rank, SIGKILL);
+    (void)gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(FAR_SECONDS)).code;
+    gs_ranks_destroy(ranks);
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survivors_of_a_kill_take_no_wrong_sum_and_keep_their_numbers),
         cmocka_unit_test(survivors_of_a_frozen_rank_name_it_at_their_deadline),
+        cmocka_unit_test(a_wait_behind_an_abort_tells_what_still_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

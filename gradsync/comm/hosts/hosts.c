@@ -361,21 +361,22 @@ static gs_status say_interrupted(hosts_comm *hosts, gs_hosts_lane *lane) {
     return gs_error(GS_CANCELLED, "%s: the wait was interrupted", name);
 }
 
-// Nothing of this rank moves behind it; the levels are still.
-static gs_status end_wait(hosts_comm *hosts) {
-    gs_deadline deadline = gs_deadline_in_seconds(STILLNESS_SECONDS);
+// Nothing of this rank moves behind it, and the levels are still. DEADLINE_EXCEEDED: they are not.
+static gs_status end_wait(hosts_comm *hosts, gs_deadline deadline) {
+    deadline = gs_deadline_min(deadline, gs_deadline_in_seconds(STILLNESS_SECONDS));
     pthread_mutex_lock(&hosts->lock);
-    gs_hosts_level_await_stillness(&hosts->party.all, deadline);
-    gs_hosts_level_await_stillness(&hosts->party.column, deadline);
+    gs_status still = gs_hosts_level_await_stillness(&hosts->party.all, deadline);
+    if (!still.code) still = gs_hosts_level_await_stillness(&hosts->party.column, deadline);
     pthread_mutex_unlock(&hosts->lock);
-    return hosts->failure;
+    if (!still.code) return hosts->failure;
+    return gs_error(GS_DEADLINE_EXCEEDED, "still moves after: %s", hosts->failure.message);
 }
 
 static gs_status conclude_wait(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t sequence,
-                               int64_t waited_ns) {
+                               int64_t waited_ns, gs_deadline deadline) {
     gs_comm_failure late;
     if (gs_hosts_lane_finished(lane) >= sequence) return gs_ok();
-    if (has_failed(hosts)) return end_wait(hosts);
+    if (has_failed(hosts)) return end_wait(hosts, deadline);
     pthread_mutex_lock(&hosts->lock);
     gs_status status = explain_deadline(hosts, lane, waited_ns, &late);
     pthread_mutex_unlock(&hosts->lock);
@@ -413,7 +414,7 @@ static gs_status wait_moving(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t se
     }
     gs_waiter_reset(&waiter);
     if (interrupted && gs_hosts_lane_finished(lane) < sequence) return say_interrupted(hosts, lane);
-    return conclude_wait(hosts, lane, sequence, now_ns - began_ns);
+    return conclude_wait(hosts, lane, sequence, now_ns - began_ns, deadline);
 }
 
 static gs_status wait_hosts(void *backend, int number, uint64_t sequence, gs_deadline deadline) {

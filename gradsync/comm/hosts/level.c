@@ -90,9 +90,11 @@ void gs_hosts_level_abort(gs_hosts_level *level, const char *reason) {
     if (level->backend) level->backend->abort(level->state, reason);
 }
 
-void gs_hosts_level_await_stillness(gs_hosts_level *level, gs_deadline deadline) {
+gs_status gs_hosts_level_await_stillness(gs_hosts_level *level, gs_deadline deadline) {
     for (int i = 0; level->backend && i < GS_HOSTS_LEVEL_LANES; i++) {
         if (!level->posted[i]) continue;
-        (void)level->backend->wait(level->state, i, level->posted[i], deadline).code;
+        gs_status ended = level->backend->wait(level->state, i, level->posted[i], deadline);
+        if (ended.code == GS_DEADLINE_EXCEEDED) return ended;
     }
+    return gs_ok();
 }

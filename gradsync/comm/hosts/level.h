@@ -45,7 +45,8 @@ GS_NODISCARD gs_status gs_hosts_level_progress(gs_hosts_level *level);
 // Why it failed, or who did not come, in ranks of the whole.
 void gs_hosts_level_explain(gs_hosts_level *level, gs_comm_failure *out);
 void gs_hosts_level_abort(gs_hosts_level *level, const char *reason);  // any thread
-// Aborted: until nothing of what was posted moves.
-void gs_hosts_level_await_stillness(gs_hosts_level *level, gs_deadline deadline);
+// Aborted: until nothing of what was posted moves. DEADLINE_EXCEEDED: something does.
+GS_NODISCARD gs_status gs_hosts_level_await_stillness(gs_hosts_level *level,
+                                                      gs_deadline deadline);
 
 #endif
