@@ -11,7 +11,7 @@
 #include "gradsync/comm/comm_backend.h"
 
 // To be raised when what follows it changes.
-#define PROTOCOL 1
+#define PROTOCOL 2
 #define MOST_GROUP_BYTES 40
 
 typedef struct introduction {
