@@ -240,6 +240,18 @@ static gs_status blame(const gs_link_place *place, const char *why) {
 
 static const char *why_not(int error) { return error == ETIMEDOUT ? "no answer in time; a firewall, or no route?" : strerror(error); }
 
+// 0, or an errno: of a connection that is being made.
+static int await_connection(int fd, gs_deadline deadline) {
+    struct pollfd polled = {.fd = fd, .events = POLLOUT};
+    int error = 0, ready;
+    socklen_t bytes = sizeof error;
+    do ready = poll(&polled, 1, gs_deadline_left_ms(deadline));
+    while (ready < 0 && errno == EINTR);
+    if (ready < 0) return errno;
+    if (ready == 0) return ETIMEDOUT;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) ? errno : error;
+}
+
 // From the own data address, as ranks do.
 static gs_status call(int *out, const gs_link_place *place, gs_deadline deadline) {
     struct sockaddr_storage own, theirs;
@@ -253,10 +265,7 @@ static gs_status call(int *out, const gs_link_place *place, gs_deadline deadline
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     if (bind(fd, (struct sockaddr *)&own, own_bytes) || (connect(fd, (struct sockaddr *)&theirs, their_bytes) && errno != EINPROGRESS))
         error = errno;
-    struct pollfd polled = {.fd = fd, .events = POLLOUT};
-    socklen_t bytes = sizeof error;
-    if (!error && poll(&polled, 1, gs_deadline_left_ms(deadline)) <= 0) error = ETIMEDOUT;
-    if (!error && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes)) error = errno;
+    if (!error) error = await_connection(fd, deadline);
     if (!error) {
         *out = fd;
         return gs_ok();
