@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/link_groups.h"
 #include "core/plan_policy.h"
 
 // For which costs plans are made, and over which they are judged; factors of the estimate.
@@ -33,6 +34,8 @@ typedef struct course {
 
 typedef struct candidate {
     gs_bucket_plan plan;
+    bool is_of_groups;  // its members are groups
+    double *ready;      // by bucket, when its last member is
     double finish[NUM_WORLDS];
     double regret;
     bool is_barred;
@@ -189,17 +192,32 @@ gs_status gs_link_plan_best(gs_bucket_plan *out, const gs_link_request *request,
     return status;
 }
 
+// 0 where that of no member is known.
+static double bucket_ready(const gs_bucket_plan *plan, size_t bucket, const double *ready_seconds) {
+    double last = 0;
+    for (size_t i = 0; i < plan->buckets[bucket].num_params; i++) {
+        double ready = ready_seconds[plan->params[plan->buckets[bucket].first + i]];
+        if (ready > last) last = ready;
+    }
+    return last;
+}
+
+static double finish_behind(double finish, double ready, const gs_plan_bucket *bucket, gs_link_cost cost) {
+    return (ready > finish ? ready : finish) + cost.start_seconds + cost.byte_seconds * (double)bucket->bytes;
+}
+
 // A bucket waits for those before it and for the last of its members; times on the link are by what it sends.
 static double finish_of(const gs_bucket_plan *plan, const gs_link_request *request, gs_link_cost cost) {
     double finish = 0;
-    for (size_t b = 0; b < plan->num_buckets; b++) {
-        const gs_plan_bucket *bucket = &plan->buckets[b];
-        for (size_t i = 0; i < bucket->num_params; i++) {
-            double ready = request->ready_seconds[plan->params[bucket->first + i]];
-            if (ready > finish) finish = ready;
-        }
-        finish += cost.start_seconds + cost.byte_seconds * (double)bucket->bytes;
-    }
+    for (size_t b = 0; b < plan->num_buckets; b++)
+        finish = finish_behind(finish, bucket_ready(plan, b, request->ready_seconds), &plan->buckets[b], cost);
+    return finish;
+}
+
+static double finish_of_candidate(const candidate *made, gs_link_cost cost) {
+    double finish = 0;
+    for (size_t b = 0; b < made->plan.num_buckets; b++)
+        finish = finish_behind(finish, made->ready[b], &made->plan.buckets[b], cost);
     return finish;
 }
 
@@ -251,7 +269,7 @@ static gs_status make_capped(candidate *plans, size_t *num_plans, const gs_link_
         {.first_bytes = GS_FIRST_BUCKET_BYTES, .max_buckets = request->max_buckets},
         {.first_bytes = GS_FIRST_BUCKET_BYTES, .small_last = true, .max_buckets = request->max_buckets},
         {.caps_bytes = {GS_BUCKET_CAP_BYTES / 4}, .num_caps = 1, .max_buckets = request->max_buckets},
-        {.caps_bytes = {4 * GS_BUCKET_CAP_BYTES}, .num_caps = 1, .max_buckets = request->max_buckets}};
+        {.caps_bytes = {GS_LINK_BUCKET_BYTES}, .num_caps = 1, .max_buckets = request->max_buckets}};
     for (size_t i = 0; i < CAP_PLANS; i++) {
         GS_TRY(gs_plan_policy_apply_owned(&plans[*num_plans].plan, &policies[i], request->keys, request->params,
                                           request->num_params, request->order));
@@ -260,12 +278,13 @@ static gs_status make_capped(candidate *plans, size_t *num_plans, const gs_link_
     return gs_ok();
 }
 
-static gs_status make_planned(candidate *plans, size_t *num_plans, course *way, gs_link_cost cost) {
+static gs_status make_planned(candidate *plans, size_t *num_plans, course *way, gs_link_cost cost, bool is_of_groups) {
     for (size_t b = 0; b < COUNT_OF(made_byte); b++) {
         for (size_t s = 0; s < COUNT_OF(made_start); s++) {
             candidate *made = &plans[*num_plans];
             find_best(way, (gs_link_cost){cost.start_seconds * made_start[s], cost.byte_seconds * made_byte[b]});
             GS_TRY(take_best(&made->plan, way));
+            made->is_of_groups = is_of_groups;
             ++*num_plans;
             size_t most = way->request->max_buckets;
             made->is_barred = most && made->plan.num_buckets > most;
@@ -275,14 +294,14 @@ static gs_status make_planned(candidate *plans, size_t *num_plans, course *way, 
 }
 
 // How each does in each world; parity's caps are plan 0 and never barred.
-static void judge(candidate *plans, size_t num_plans, const gs_link_request *request, gs_link_cost cost) {
+static void judge(candidate *plans, size_t num_plans, gs_link_cost cost) {
     for (size_t b = 0; b < COUNT_OF(judged_byte); b++) {
         for (size_t s = 0; s < COUNT_OF(judged_start); s++) {
             size_t world = b * COUNT_OF(judged_start) + s;
             gs_link_cost real = {cost.start_seconds * judged_start[s], cost.byte_seconds * judged_byte[b]};
             double best = INFINITY;
             for (size_t i = 0; i < num_plans; i++) {
-                plans[i].finish[world] = finish_of(&plans[i].plan, request, real);
+                plans[i].finish[world] = finish_of_candidate(&plans[i], real);
                 if (plans[i].finish[world] > plans[0].finish[world] * PARITY_SLACK) plans[i].is_barred = true;
                 if (plans[i].finish[world] < best) best = plans[i].finish[world];
             }
@@ -305,29 +324,64 @@ static size_t choose(const candidate *plans, size_t num_plans) {
     return chosen;
 }
 
-static gs_status make(gs_bucket_plan *out, candidate *plans, course *way, gs_link_cost cost) {
+static gs_status find_ready(candidate *plans, size_t num_plans, const double *ready_of_params, const double *ready_of_groups) {
+    for (size_t i = 0; i < num_plans; i++) {
+        const gs_bucket_plan *plan = &plans[i].plan;
+        plans[i].ready = calloc(plan->num_buckets + 1, sizeof *plans[i].ready);
+        if (!plans[i].ready) return out_of_memory();
+        for (size_t b = 0; b < plan->num_buckets; b++)
+            plans[i].ready[b] = bucket_ready(plan, b, plans[i].is_of_groups ? ready_of_groups : ready_of_params);
+    }
+    return gs_ok();
+}
+
+static gs_status plan_groups(candidate *plans, size_t *num_plans, const gs_link_groups *groups, gs_link_cost cost) {
+    course way;
+    if (groups->request.num_params > GS_LINK_MOST_GROUPS) return gs_ok();
+    GS_TRY(lay_course(&way, &groups->request));
+    gs_status status = make_planned(plans, num_plans, &way, cost, true);
+    release_course(&way);
+    return status;
+}
+
+static gs_status make(gs_bucket_plan *out, candidate *plans, course *way, const gs_link_groups *groups, gs_link_cost cost) {
     size_t num_plans = 0;
     gs_status status = make_capped(plans, &num_plans, way->request);
-    if (!status.code) status = make_planned(plans, &num_plans, way, cost);
+    if (!status.code)
+        status = groups ? plan_groups(plans, &num_plans, groups, cost) : make_planned(plans, &num_plans, way, cost, false);
+    if (!status.code)
+        status = find_ready(plans, num_plans, way->request->ready_seconds, groups ? groups->request.ready_seconds : NULL);
     if (!status.code) {
-        judge(plans, num_plans, way->request, cost);
+        judge(plans, num_plans, cost);
         candidate *chosen = &plans[choose(plans, num_plans)];
-        *out = chosen->plan;
-        chosen->plan = (gs_bucket_plan){0};
+        if (chosen->is_of_groups) {
+            status = gs_link_groups_expand(out, groups, &chosen->plan);
+        } else {
+            *out = chosen->plan;
+            chosen->plan = (gs_bucket_plan){0};
+        }
     }
-    for (size_t i = 0; i < num_plans; i++) gs_bucket_plan_release(&plans[i].plan);
+    for (size_t i = 0; i < MAX_PLANS; i++) {
+        gs_bucket_plan_release(&plans[i].plan);
+        free(plans[i].ready);
+    }
     return status;
 }
 
 gs_status gs_link_plan_make(gs_bucket_plan *out, const gs_link_request *request, const gs_link_model *model) {
     course way;
+    gs_link_groups groups = {0};
     *out = (gs_bucket_plan){0};
     if (!gs_link_model_is_known(model)) return gs_error(GS_INVALID_ARGUMENT, "link: nothing is known of it");
     GS_TRY(lay_course(&way, request));
+    bool is_fine = request->num_params <= GS_LINK_FINE_PARAMS;
+    gs_status status = is_fine ? gs_ok() : gs_link_groups_make(&groups, request);
     candidate *plans = calloc(MAX_PLANS, sizeof *plans);
-    gs_status status =
-        plans ? make(out, plans, &way, cost_of_gradients(&model->cost, model->wire_ratio)) : out_of_memory();
+    if (!status.code)
+        status = plans ? make(out, plans, &way, is_fine ? NULL : &groups, cost_of_gradients(&model->cost, model->wire_ratio))
+                       : out_of_memory();
     free(plans);
+    gs_link_groups_release(&groups);
     release_course(&way);
     return status;
 }

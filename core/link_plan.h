@@ -6,6 +6,10 @@
 // best plan for a wrong one can be worse than caps of 25 MiB. So plans are made for many costs about the estimate, caps
 // come in beside them, and what is kept is the plan that loses least on average over what the link may really be, of
 // those that nowhere there take over a hundredth longer than parity's caps.
+//
+// Of more than GS_LINK_FINE_PARAMS parameters neighbours go together before that, so that who plans is not held up: 512 runs
+// of equal bytes at most, and one for each sparse parameter. Where that leaves over four times as many groups (types, keys,
+// sparse ones) the caps alone are weighed.
 #ifndef CORE_LINK_PLAN_H
 #define CORE_LINK_PLAN_H
 
@@ -15,13 +19,16 @@
 
 #include "core/abi.h"
 #include "core/bucket_plan.h"
-#include "core/param_spec.h"
+#include "core/link_request.h"
 #include "core/status.h"
 
 GS_BEGIN_DECLS
 
-// Beyond that a start more is nothing, and memory is not.
-#define GS_LINK_BUCKET_BYTES UINT64_C(536870912)
+// As the widest of the caps that stand beside. Beyond that a start more is nothing, and memory is not: a sum in place is
+// kept beside its input until that is no longer needed.
+#define GS_LINK_BUCKET_BYTES (4 * GS_BUCKET_CAP_BYTES)
+
+#define GS_LINK_FINE_PARAMS 512
 
 typedef struct gs_link_cost {
     double start_seconds, byte_seconds;  // byte_seconds 0: not known
@@ -34,16 +41,6 @@ typedef struct gs_link_model {
     double step_seconds;  // a whole step
     int64_t num_samples;  // collectives that it was made from; 0: none
 } gs_link_model;
-
-// Parameters, in an order.
-typedef struct gs_link_request {
-    const gs_param_spec *params;
-    size_t num_params;
-    const size_t *order;          // as they become ready; a permutation
-    const double *ready_seconds;  // by parameter, since the backward pass began; below 0: not known, as the one before
-    const int *keys;              // parameters of different ones share no bucket; NULL: all may
-    size_t max_buckets;           // 0: any number
-} gs_link_request;
 
 // False: nothing that a plan could be made from.
 bool gs_link_model_is_known(const gs_link_model *model);

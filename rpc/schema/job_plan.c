@@ -185,7 +185,8 @@ static gs_status make_plan(gs_bucket_plan *out, const gs_job_spec *spec, const g
                                                     .keys = keys,
                                                     .max_buckets = policy.max_buckets},
                                  place->link);
-    if (place->apart) policy.one_host = false;
+    // Parts are cut along it, and where ranks are may turn out differently while they hold them.
+    if (place->apart && !gs_job_plan_is_fixed(spec)) policy.one_host = false;
     return gs_plan_policy_apply_owned(out, &policy, keys, params, num_params, ready_order);
 }
 

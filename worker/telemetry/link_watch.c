@@ -8,9 +8,11 @@
 
 // Of each weight this is left when another comes.
 #define FADING 0.98
-// What takes that many times as long as expected was held up by something else than the link.
+// What takes that many times as long as expected was held up by something else than the link; GS_LINK_MOST_HELD_UP in a row were not.
 #define OUTLIER 5
 #define ENOUGH_SAMPLES 8
+// Sizes that differ by less than that, squared, are one.
+#define ONE_SIZE 1e-9
 #define NINE_OF_TEN 1.645
 #define LEAST_SECONDS 1e-6
 #define LEAST_BYTE_SECONDS 1e-13
@@ -35,7 +37,7 @@ static double determinant(const gs_link_fit *fit) {
 static void solve(gs_link_fit *fit) {
     double width = determinant(fit);
     // All of one size: what is known of the start stays, and the rest is the bytes'.
-    if (width <= 1e-9 * fit->weight * fit->xx) {
+    if (width <= ONE_SIZE * fit->weight * fit->xx) {
         if (fit->x > 0) fit->cost.byte_seconds = (fit->y - fit->weight * fit->cost.start_seconds) / fit->x;
     } else {
         fit->cost.start_seconds = (fit->xx * fit->y - fit->x * fit->xy) / width;
@@ -45,10 +47,9 @@ static void solve(gs_link_fit *fit) {
     if (!(fit->cost.byte_seconds > LEAST_BYTE_SECONDS)) fit->cost.byte_seconds = LEAST_BYTE_SECONDS;
 }
 
-void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds) {
+void gs_link_fit_calibrate(gs_link_fit *fit, double bytes, double seconds) {
     if (!(seconds > 0) || !(bytes >= 0)) return;
     double guess = fit->num_samples ? expected(fit, bytes) : seconds;
-    if (fit->num_samples >= ENOUGH_SAMPLES && seconds > OUTLIER * guess) return;
     // What several of them in flight hide of each other must not weigh more than it is.
     double scale = guess > seconds ? guess : seconds, weight = 1 / (scale * scale);
     fit->weight = FADING * fit->weight + weight;
@@ -63,16 +64,42 @@ void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds) {
     solve(fit);
 }
 
+// The link is another one now. Where all of these have one size its start is what was known of it.
+static void begin_anew(gs_link_fit *fit) {
+    gs_link_fit fresh = {0};
+    for (int i = 0; i < fit->num_held_up; i++) {
+        gs_link_fit_calibrate(&fresh, fit->held_up[i].bytes, fit->held_up[i].seconds);
+        if (i) continue;
+        fresh.cost.start_seconds = fit->cost.start_seconds;
+        solve(&fresh);
+    }
+    *fit = fresh;
+}
+
+void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds) {
+    if (!(seconds > 0) || !(bytes >= 0)) return;
+    if (fit->num_samples < ENOUGH_SAMPLES || seconds <= OUTLIER * expected(fit, bytes)) {
+        fit->num_held_up = 0;
+        gs_link_fit_calibrate(fit, bytes, seconds);
+        return;
+    }
+    fit->held_up[fit->num_held_up++] = (gs_link_sample){bytes, seconds};
+    // It was off by nearly all that it took: the range says that there are such.
+    fit->spread = FADING * fit->spread + (1 - FADING);
+    if (fit->num_held_up == GS_LINK_MOST_HELD_UP) begin_anew(fit);
+}
+
 static double not_below(double value, double least) {
     return value > least ? value : least;
 }
 
 gs_link_model gs_link_fit_model(const gs_link_fit *fit) {
-    double width = determinant(fit);
-    gs_link_cost off = {0};
-    if (fit->num_samples < ENOUGH_SAMPLES || !(width > 0)) return (gs_link_model){0};
-    off.start_seconds = NINE_OF_TEN * sqrt(fit->spread * fit->xx / width);
-    off.byte_seconds = NINE_OF_TEN * sqrt(fit->spread * fit->weight / width);
+    if (fit->num_samples < ENOUGH_SAMPLES || !(fit->x > 0)) return (gs_link_model){0};
+    // Of one size it is not known what is start and what is bytes: each may be all of it.
+    double width = not_below(determinant(fit), ONE_SIZE * fit->weight * fit->xx), most_start = fit->y / fit->weight, most_byte = fit->y / fit->x;
+    gs_link_cost off = {NINE_OF_TEN * sqrt(fit->spread * fit->xx / width), NINE_OF_TEN * sqrt(fit->spread * fit->weight / width)};
+    if (off.start_seconds > most_start) off.start_seconds = most_start;
+    if (off.byte_seconds > most_byte) off.byte_seconds = most_byte;
     gs_link_cost cost = fit->cost;
     return (gs_link_model){
         .cost = cost,
@@ -138,7 +165,7 @@ static gs_status calibrate(gs_link_watch *watch, float *memory, gs_deadline dead
         // The quickest twice: what held another one up was not the link.
         double quickest = seconds < last ? seconds : last;
         const double kept[] = {quickest, before < quickest ? before : quickest, seconds};
-        for (size_t k = 0; k < 3; k++) gs_link_fit_add(&watch->fit, (double)sizes[s], kept[k]);
+        for (size_t k = 0; k < 3; k++) gs_link_fit_calibrate(&watch->fit, (double)sizes[s], kept[k]);
     }
     return gs_ok();
 }

@@ -18,6 +18,12 @@
 
 // Steps of which the times of gradients are remembered.
 #define GS_LINK_RING 5
+// So many collectives in a row that took far too long are no accident: the link has changed.
+#define GS_LINK_MOST_HELD_UP 8
+
+typedef struct gs_link_sample {
+    double bytes, seconds;
+} gs_link_sample;
 
 // Costs of collectives: time = start + byte · bytes, each weighed by what it should have taken; old ones fade.
 typedef struct gs_link_fit {
@@ -25,8 +31,13 @@ typedef struct gs_link_fit {
     double spread;                // mean square of what was off, as a share of what was expected
     gs_link_cost cost;
     int64_t num_samples;
+    gs_link_sample held_up[GS_LINK_MOST_HELD_UP];  // the last ones, where none came between that was not
+    int num_held_up;
 } gs_link_fit;
 
+// Whatever it took counts.
+void gs_link_fit_calibrate(gs_link_fit *fit, double bytes, double seconds);
+// What was held up counts in the range alone, until there are GS_LINK_MOST_HELD_UP in a row: they begin a fit anew.
 void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds);
 // Nothing where too little is known.
 gs_link_model gs_link_fit_model(const gs_link_fit *fit);
@@ -43,7 +54,8 @@ typedef struct gs_link_watch {
     gs_link_fit fit;
 } gs_link_watch;
 
-// Collective where the communicator crosses hosts: times some collectives, for some tenths of a second at most.
+// Collective where the communicator crosses hosts: times some collectives. That takes some tenths of a second at most on a
+// link of 100 Mbit/s and more, 1–2 s at 10 Mbit/s, up to 6 s near 1 Mbit/s.
 GS_NODISCARD gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline);
 void gs_link_watch_end(gs_link_watch *watch);  // {0} is fine
 

@@ -39,7 +39,8 @@ static const char *reason_of(const gs_job *job, const gs_plan_place *place) {
     if (job->ready_order.params) return job->order_reason;
     static const char *const reasons[] = {
         [GS_PLAN_PARITY] = "size_based", [GS_PLAN_AUTO] = "one_host", [GS_PLAN_OWNER] = "owner_based"};
-    return reasons[place->apart && job->spec.reducer.plan == GS_PLAN_AUTO ? GS_PLAN_PARITY : job->spec.reducer.plan];
+    bool is_for_many = place->apart && !gs_job_plan_is_fixed(&job->spec);
+    return reasons[is_for_many && job->spec.reducer.plan == GS_PLAN_AUTO ? GS_PLAN_PARITY : job->spec.reducer.plan];
 }
 
 static void show(gs_engine *engine, gs_job *job, const gs_bucket_plan *plan, const gs_param_spec *params,

@@ -177,6 +177,24 @@ static void the_plan_of_a_sharded_job_is_fixed(void **state) {
     assert_true(gs_job_plan_is_fixed(&spec));
 }
 
+// Where its ranks are changes nothing of it; of another one it does.
+static void a_fixed_plan_is_the_same_wherever_ranks_are(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    for (size_t i = 0; i < NUM_PARAMS; i++) params[i] = gs_param_spec_make(GS_FP32, 100000, 0, "p%zu", i);
+    for (int sharding = GS_SHARDING_NONE; sharding <= GS_SHARDING_GRADIENTS; sharding++) {
+        gs_job_spec spec = make_spec(sharding, GS_SHARD_FLAT);
+        spec.reducer.plan = GS_PLAN_AUTO;
+        spec.reducer.num_bucket_caps = 0;
+        gs_bucket_plan together, apart;
+        assert_ok(gs_job_plan_make_at(&together, &spec, &(gs_plan_place){0}, 3, params, NUM_PARAMS, NULL));
+        assert_ok(gs_job_plan_make_at(&apart, &spec, &(gs_plan_place){.apart = true}, 3, params, NUM_PARAMS, NULL));
+        assert_int_equal(gs_digest_equal(gs_bucket_plan_digest(&together), gs_bucket_plan_digest(&apart)), gs_job_plan_is_fixed(&spec));
+        gs_bucket_plan_release(&together);
+        gs_bucket_plan_release(&apart);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_of_owners_has_a_bucket_for_the_small_ones_of_each),
@@ -185,6 +203,7 @@ int main(void) {
         cmocka_unit_test(a_bucket_trains_or_rests_as_a_whole),
         cmocka_unit_test(overlap_deals_the_buckets_of_the_plan),
         cmocka_unit_test(the_plan_of_a_sharded_job_is_fixed),
+        cmocka_unit_test(a_fixed_plan_is_the_same_wherever_ranks_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

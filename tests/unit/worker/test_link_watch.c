@@ -58,6 +58,41 @@ static void a_link_that_changes_is_followed(void **state) {
     expect_near(gs_link_fit_model(&fit).cost.byte_seconds, 3e-8, 0.1, "seconds of a byte");
 }
 
+// Over five times slower: what looks like an accident over and over is the link.
+static void a_link_that_becomes_ten_times_slower_is_noticed(void **state) {
+    (void)state;
+    gs_link_fit fit = {0}, same = {0};
+    for (int i = 0; i < 100; i++) add(&fit, (gs_link_cost){0.0001, 8e-9}, sizes[i % 6], 1);
+    same = fit;
+    for (int i = 0; i < 7; i++) add(&fit, (gs_link_cost){0.0001, 8e-8}, sizes[3 + i % 3], 1);
+    expect_near(fit.cost.byte_seconds, 8e-9, 0.02, "seconds of a byte, before eight in a row");
+    assert_true(fit.spread > 0.05);
+    add(&fit, (gs_link_cost){0.0001, 8e-8}, sizes[5], 1);
+    expect_near(gs_link_fit_model(&fit).cost.byte_seconds, 8e-8, 0.1, "seconds of a byte");
+    for (int i = 0; i < 400; i++) add(&fit, (gs_link_cost){0.0001, 8e-8}, sizes[i % 6], 1);
+    expect_near(gs_link_fit_model(&fit).cost.byte_seconds, 8e-8, 0.02, "seconds of a byte");
+    // Buckets of one size.
+    for (int i = 0; i < 8; i++) add(&same, (gs_link_cost){0.0001, 8e-8}, sizes[5], 1);
+    gs_link_model model = gs_link_fit_model(&same);
+    assert_int_equal(model.num_samples, 8);
+    expect_near(model.cost.byte_seconds, 8e-8, 0.02, "seconds of a byte, of one size");
+    expect_near(model.cost.start_seconds, 0.0001, 0.02, "start, of one size");
+    assert_true(isfinite(model.high.start_seconds) && isfinite(model.high.byte_seconds));
+}
+
+// What a token bucket lets through at first says nothing of 4 MiB.
+static void a_calibration_counts_whatever_it_took(void **state) {
+    (void)state;
+    gs_link_fit fit = {0};
+    for (int i = 0; i < 5; i++) gs_link_fit_calibrate(&fit, 4096, 0.0001);
+    for (int i = 0; i < 3; i++) gs_link_fit_calibrate(&fit, 262144, 0.0003);
+    for (int i = 0; i < 2; i++) gs_link_fit_calibrate(&fit, 4194304, 8e-9 * 4194304);
+    assert_int_equal(fit.num_samples, 10);
+    for (int i = 0; i < 200; i++) gs_link_fit_add(&fit, 26214400, 8e-9 * 26214400);
+    gs_link_model model = gs_link_fit_model(&fit);
+    expect_near(model.cost.start_seconds + model.cost.byte_seconds * 26214400, 8e-9 * 26214400, 0.05, "time of 25 MiB");
+}
+
 // A plan of equal buckets tells nothing of the start: what was measured before stays.
 static void one_size_alone_takes_nothing_back(void **state) {
     (void)state;
@@ -99,6 +134,8 @@ int main(void) {
         cmocka_unit_test(a_cost_is_found_in_noise),
         cmocka_unit_test(what_was_held_up_does_not_count),
         cmocka_unit_test(a_link_that_changes_is_followed),
+        cmocka_unit_test(a_link_that_becomes_ten_times_slower_is_noticed),
+        cmocka_unit_test(a_calibration_counts_whatever_it_took),
         cmocka_unit_test(one_size_alone_takes_nothing_back),
         cmocka_unit_test(of_little_nothing_is_known),
         cmocka_unit_test(nothing_watches_nothing),
