@@ -26,8 +26,8 @@ claim "what a collective takes is measured and planned with"
 submit "$(job_of itself 100000)"
 followed() { is '.reason == "link" and (.link.followed and .link.forecast_seconds >= .link.bound_seconds * 0.999)'; }
 wait_for 120 "a plan that follows the link" followed
-# The relay is 2 ms long, each way; a machine that is busy makes it longer.
-is '.link.start_seconds.estimate > 0.002 and .link.start_seconds.low <= .link.start_seconds.estimate and
+# The relay is 2 ms long, each way: what one bucket takes is near that, and the start of a fit through few is off by some tenths.
+is '.link.start_seconds.estimate > 0.001 and .link.start_seconds.low <= .link.start_seconds.estimate and
   .link.bytes_per_second.low < 25e6 and (.buckets | map(.ends == "link") | all)' || fail "plan: $(plan .link)"
 is '.link.pairs | length == 1 and .[0].ranks == [0, 1] and .[0].latency_seconds > 0.004' || fail "pairs: $(plan .link.pairs)"
 get "/v1/jobs/$job/events?limit=500" | jq -e '[.items[].reason] | index("LinkMeasured")' >/dev/null || fail "no event"
