@@ -12,7 +12,7 @@
 #   release  release: end-to-end with containers and installation, conformance
 #   tsan     tsan: what has threads: units, multi-process, and faults with the real coordinator
 #   cuda     cuda-check, with nvcc alone: product and kernels' tests compiled for devices, run as on a host without one
-# Of long tests that asan runs, release draws a third and tsan a half (tests/draw.py).
+# Of long tests that asan runs, release draws a quarter and tsan a third (tests/draw.py).
 # While one phase is tested the next one is built, with what time the tests leave. A report of a sanitizer fails the
 # run, whichever process wrote it.
 set -uo pipefail
@@ -119,8 +119,8 @@ test_phase() {
         export GRADSYNC_DEMAND_DEVICE=1 GRADSYNC_SAMPLE=3
         draw 100
         ;;
-      release) draw 33 ;;
-      tsan) draw 50 ;;
+      release) draw 25 ;;
+      tsan) draw 34 ;;
       cuda) export CUDA_VISIBLE_DEVICES=-1 ;;  # what runs on a GPU is tests/gpu/run.sh
     esac
     report_to "$reports"
