@@ -12,16 +12,20 @@
 #include "rpc/json/config_file.h"
 
 typedef struct api_settings {
-    char *http, *allow_host, *coordinator, *checkpoints, *log_level, *port_file;
-    bool insecure_no_auth;
+    char *http, *http_readonly, *allow_host, *coordinator, *checkpoints, *log_level, *port_file, *tokens, *audit, *tls_cert, *tls_key, *key;
+    bool require_token, insecure_no_auth, insecure_no_tls;
 } api_settings;
 
 static const gs_config_field fields[] = {
     {.name = "http",
      .offset = offsetof(api_settings, http),
      .default_value = "127.0.0.1:8470",
-     .metavar = "ADDR:PORT",
-     .help = "where to serve HTTP; port 0 picks one"},
+     .metavar = "ADDR:PORT|unix:/PATH",
+     .help = "where to serve HTTP; port 0 picks one; a Unix socket is for this user alone"},
+    {.name = "http_readonly",
+     .offset = offsetof(api_settings, http_readonly),
+     .metavar = "ADDR:PORT|unix:/PATH",
+     .help = "where everybody may read jobs, logs and metrics, and change nothing"},
     {.name = "allow_host",
      .type = GS_CONFIG_LIST,
      .offset = offsetof(api_settings, allow_host),
@@ -32,6 +36,10 @@ static const gs_config_field fields[] = {
      .default_value = "tcp://127.0.0.1:8471",
      .metavar = "URL",
      .help = "the coordinator's control address"},
+    {.name = "key",
+     .offset = offsetof(api_settings, key),
+     .metavar = "FILE",
+     .help = "this server's key, where the coordinator asks for one: `gradsync key new NAME --role admin`"},
     {.name = "checkpoints",
      .offset = offsetof(api_settings, checkpoints),
      .metavar = "DIR",
@@ -44,7 +52,33 @@ static const gs_config_field fields[] = {
      .type = GS_CONFIG_BOOL,
      .offset = offsetof(api_settings, insecure_no_auth),
      .default_value = "false",
-     .help = "serve other than loopback addresses although nobody has to show credentials"},
+     .help = "serve other than loopback addresses although nobody has to show credentials, and unencrypted"},
+    {.name = "tokens",
+     .offset = offsetof(api_settings, tokens),
+     .metavar = "FILE",
+     .help = "the coordinator's DATA_DIR/tokens.json, or one of this server's own, made where it is not there"},
+    {.name = "audit",
+     .offset = offsetof(api_settings, audit),
+     .metavar = "FILE",
+     .help = "write who changed what to this file, which is no other server's"},
+    {.name = "require_token",
+     .type = GS_CONFIG_BOOL,
+     .offset = offsetof(api_settings, require_token),
+     .default_value = "false",
+     .help = "ask for a token at a loopback address too, and in spite of --insecure-no-auth"},
+    {.name = "tls_cert",
+     .offset = offsetof(api_settings, tls_cert),
+     .metavar = "FILE",
+     .help = "encrypt: the server's certificate, then those that vouch for it, in PEM; read again when it changes"},
+    {.name = "tls_key",
+     .offset = offsetof(api_settings, tls_key),
+     .metavar = "FILE",
+     .help = "the certificate's private key in PEM, which others may not read"},
+    {.name = "insecure_no_tls",
+     .type = GS_CONFIG_BOOL,
+     .offset = offsetof(api_settings, insecure_no_tls),
+     .default_value = "false",
+     .help = "serve other than loopback addresses unencrypted, behind a proxy that encrypts"},
     {.name = "log_level",
      .offset = offsetof(api_settings, log_level),
      .default_value = "info",
@@ -75,13 +109,21 @@ static gs_status run_api(const api_settings *settings, const sigset_t *signals) 
     gs_status status = gs_rpc_context_create(&context);
     gs_api_options options = {.http_address = settings->http,
                               .context = context,
+                              .http_readonly = *settings->http_readonly ? settings->http_readonly : NULL,
                               .rpc_endpoint = settings->coordinator,
+                              .rpc_key = settings->key,
                               .checkpoints_dir = settings->checkpoints,
                               .allow_host = settings->allow_host,
+                              .tokens_path = *settings->tokens ? settings->tokens : NULL,
+                              .audit_path = *settings->audit ? settings->audit : NULL,
+                              .require_token = settings->require_token,
+                              .tls_cert = *settings->tls_cert ? settings->tls_cert : NULL,
+                              .tls_key = *settings->tls_key ? settings->tls_key : NULL,
+                              .insecure_no_tls = settings->insecure_no_tls,
                               .insecure_no_auth = settings->insecure_no_auth};
     if (!status.code) status = gs_api_start(&api, &options);
     if (!status.code && *settings->port_file)
-        status = gs_startup_write_port_file(settings->port_file, gs_api_address(api), NULL);
+        status = gs_startup_write_port_file(settings->port_file, gs_api_address(api), gs_api_readonly_address(api), NULL);
     if (!status.code) {
         int received = 0;
         sigwait(signals, &received);

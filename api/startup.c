@@ -18,13 +18,14 @@ void gs_startup_raise_file_limit(unsigned num_wanted) {
                     (unsigned long long)files.rlim_cur, num_wanted);
 }
 
-gs_status gs_startup_write_port_file(const char *path, const char *http, const char *control) {
+gs_status gs_startup_write_port_file(const char *path, const char *http, const char *readonly, const char *control) {
     char temporary[PATH_MAX];
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", path) >= sizeof temporary)
         return gs_error(GS_INVALID_ARGUMENT, "--port-file: the path is too long");
     FILE *file = fopen(temporary, "we");
     if (!file) return gs_error_from_errno(errno, "--port-file: %s", temporary);
     fprintf(file, "{\"http\":\"%s\"", http);
+    if (readonly) fprintf(file, ",\"http_readonly\":\"%s\"", readonly);
     if (control) fprintf(file, ",\"control\":\"%s\"", control);
     fputs("}\n", file);
     if (fclose(file) != 0 || rename(temporary, path) != 0)

@@ -9,8 +9,8 @@
 void gs_startup_raise_file_limit(unsigned num_wanted);
 
 // The addresses really used, as JSON. Whole or not at all: readers wait for the file to appear.
-//   control  NULL: there is none
-GS_NODISCARD gs_status gs_startup_write_port_file(const char *path, const char *http,
+//   readonly, control  NULL: there is none
+GS_NODISCARD gs_status gs_startup_write_port_file(const char *path, const char *http, const char *readonly,
                                                   const char *control);
 
 #endif

@@ -51,7 +51,9 @@ typedef struct sim_peer {
     int64_t heard_ns, sent_ns, pinged_ns, pace_ns;
     int64_t heartbeat_ns, report_ns;  // the cadence that it was told
     int64_t beat_ns, step_ns;         // when the next one is due; 0: not welcome yet
-    int64_t reported_ns;
+    int64_t reported_ns, target_step;  // 0: none
+    sim_job alone;  // of a trainer that ends its job
+    bool has_said_bye;
     gs_strbuf in, out;
     gs_frame frame;  // whose body comes next
     bool has_header;
@@ -210,6 +212,8 @@ static void start_trainer(control_workers *workers, sim_peer *agent, const gs_js
     trainer->incarnation = incarnation;
     trainer->rank = -1;
     trainer->slot = (int)gs_json_int_or(item, "slot", 0);
+    if (workers->options.ends_jobs)
+        trainer->target_step = gs_json_int_or(gs_json_get(gs_json_get(item, "spec"), "steps"), "target", 1);
     snprintf(trainer->job_text, sizeof trainer->job_text, "%s", job);
     snprintf(trainer->launch_token, sizeof trainer->launch_token, "%s",
              gs_json_string_or(item, "launch_token", ""));
@@ -304,7 +308,8 @@ static void take_trainer_item(control_workers *workers, sim_peer *trainer, const
         send_message(workers, trainer, GS_FRAME_REQUEST, GS_COMM_UP, body);
     } else if (!strcmp(type, "go") && !trainer->stepping) {
         trainer->stepping = true;
-        trainer->of_job = find_job(workers, trainer->job);
+        trainer->alone = (sim_job){trainer->job, gs_now_ns()};
+        trainer->of_job = trainer->target_step ? &trainer->alone : find_job(workers, trainer->job);
         trainer->step_ns = trainer->of_job->begun_ns;
         atomic_fetch_add(&workers->trainers_stepping, 1);
     } else if (!strcmp(type, "abort")) {
@@ -322,10 +327,15 @@ static void take_message(control_workers *workers, sim_peer *from, const gs_fram
         say_hello(workers, from);
         return;
     }
+    if (from->is_agent && frame->kind == GS_FRAME_REPLY) return;  // of lines and exits
     if (frame->kind == GS_FRAME_END || frame->status) {
         if (from->is_agent) fprintf(stderr, "control: agent refused: %.*s\n", (int)bytes, body);
         if (from->is_agent) lose_link(workers, from);
         else end_trainer(workers, from, 75, 0);
+        return;
+    }
+    if (frame->kind == GS_FRAME_REPLY && frame->method == GS_BYE) {
+        end_trainer(workers, from, 0, 0);
         return;
     }
     gs_json *item = NULL;
@@ -436,11 +446,31 @@ static void send_report(control_workers *workers, sim_peer *from, int64_t now_ns
     from->told_step = from->step;
 }
 
+// A line of its log goes before, by its agent.
+static void say_bye(control_workers *workers, sim_peer *from) {
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"job\":\"%s\",\"records\":[{\"rank\":%lld,\"generation\":%lld,\"stream\":\"stdout\",\"text\":\"done\",\"at_ms\":%lld,"
+             "\"position\":%llu}]}", from->job_text, (long long)from->rank, (long long)from->generation, (long long)gs_wall_ms(),
+             (unsigned long long)(from->incarnation >> 12));
+    if (from->agent->fd >= 0) send_message(workers, from->agent, GS_FRAME_REQUEST, GS_LOG, body);
+    snprintf(body, sizeof body, "{\"generation\":%lld,\"rank\":%lld,\"applied_step\":%lld,\"reason\":\"target_reached\",\"exit_code\":0}",
+             (long long)from->generation, (long long)from->rank, (long long)from->step);
+    from->has_said_bye = true;
+    send_message(workers, from, GS_FRAME_REQUEST, GS_BYE, body);
+}
+
 // Ranks of a job end a step together; who has told nothing for a while tells of it then.
 static void make_step(control_workers *workers, sim_peer *from, int64_t now_ns) {
     int64_t step_ns = (int64_t)(workers->options.step_seconds * 1e9);
     from->step = (now_ns - from->of_job->begun_ns) / step_ns;
     from->step_ns = from->of_job->begun_ns + (from->step + 1) * step_ns;
+    if (from->target_step && from->step >= from->target_step) {
+        from->step = from->target_step;
+        send_report(workers, from, now_ns);
+        say_bye(workers, from);
+        return;
+    }
     if (from->step > from->told_step && now_ns - from->reported_ns >= from->report_ns)
         send_report(workers, from, now_ns);
 }
@@ -459,8 +489,26 @@ static void send_what_is_due(control_workers *workers) {
         sim_peer *from = workers->links[i];
         if (from->fd < 0 || !from->heard_ns) continue;
         if (from->beat_ns && now_ns >= from->beat_ns) send_beat(workers, from, now_ns);
-        if (from->fd >= 0 && from->stepping && now_ns >= from->step_ns) make_step(workers, from, now_ns);
+        if (from->fd >= 0 && from->stepping && !from->has_said_bye && now_ns >= from->step_ns) make_step(workers, from, now_ns);
         if (from->fd >= 0) ping(workers, from, now_ns);
+    }
+}
+
+static void free_link(sim_peer *link) {
+    if (link->fd >= 0) close(link->fd);
+    gs_strbuf_release(&link->in);
+    gs_strbuf_release(&link->out);
+    free(link->hello);
+    free(link);
+}
+
+// Others take the places of trainers that have ended.
+static void forget_ended(control_workers *workers) {
+    for (int i = workers->num_links; i-- > 0;) {
+        sim_peer *link = workers->links[i];
+        if (link->fd >= 0 || link->is_agent) continue;
+        free_link(link);
+        workers->links[i] = workers->links[--workers->num_links];
     }
 }
 
@@ -480,6 +528,7 @@ static void run_workers(void *ctx, const atomic_bool *stopping) {
             if (ready->fd >= 0 && events[i].events & ~(uint32_t)EPOLLOUT) read_link(workers, ready);
         }
         send_what_is_due(workers);
+        forget_ended(workers);
     }
 }
 
@@ -510,13 +559,7 @@ control_workers_counts control_workers_count(control_workers *workers) {
 void control_workers_stop(control_workers *workers) {
     if (!workers) return;
     gs_thread_stop(workers->thread);
-    for (int i = 0; i < workers->num_links; i++) {
-        if (workers->links[i]->fd >= 0) close(workers->links[i]->fd);
-        gs_strbuf_release(&workers->links[i]->in);
-        gs_strbuf_release(&workers->links[i]->out);
-        free(workers->links[i]->hello);
-        free(workers->links[i]);
-    }
+    for (int i = 0; i < workers->num_links; i++) free_link(workers->links[i]);
     if (workers->epoll_fd >= 0) close(workers->epoll_fd);
     free(workers->links);
     control_reports_destroy(workers->reports);

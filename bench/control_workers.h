@@ -4,6 +4,7 @@
 #ifndef BENCH_CONTROL_WORKERS_H
 #define BENCH_CONTROL_WORKERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/status.h"
@@ -15,10 +16,11 @@ typedef struct control_workers_options {
     int port;
     int num_agents, slots;  // of each agent; one trainer runs in each slot
     double step_seconds;    // how often they are heard is told them
+    bool ends_jobs;         // at the steps that their jobs ask for; else they train for ever
 } control_workers_options;
 
 typedef struct control_workers_counts {
-    int agents_welcome, trainers_stepping, links_lost;
+    int agents_welcome, trainers_stepping, links_lost;  // ended trainers are lost links, too
     uint64_t sent, received;
 } control_workers_counts;
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu_library.h"
 #include "bench/measure.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
@@ -395,6 +396,7 @@ int main(int argc, char **argv) {
         printf("skipped: %s\n", status.message);
         return SKIPPED;
     }
+    if (!measures_library(b.device)) return 1;
     open_bench(&b);
     if (all || bandwidth) measure_bandwidth(&b);
     if (all || matmul) measure_matmul(&b);

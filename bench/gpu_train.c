@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu_library.h"
 #include "bench/measure.h"
 #include "core/random.h"
 #include "gradsync/comm/comm.h"
@@ -387,6 +388,7 @@ int main(int argc, char **argv) {
         printf("skipped: %s\n", status.message);
         return SKIPPED;
     }
+    if (!measures_library(self.device)) return 1;
     open_model(&self);
     open_precision(&self);
     open_optimizer(&self);

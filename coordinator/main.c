@@ -1,4 +1,5 @@
 // gradsync-coordinator: flags, the lock on the data directory, signals, the loop, and the hosted API.
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include "api/startup.h"
 #include "coordinator/serve/coordinator.h"
 #include "coordinator/store/data_dir.h"
+#include "coordinator/store/files/marked_root.h"
 #include "coordinator/store/trace.h"
 #include "core/config.h"
 #include "core/directory.h"
@@ -22,6 +24,8 @@
 #include "core/log_thread.h"
 #include "core/thread.h"
 #include "rpc/json/config_file.h"
+#include "rpc/keys/key_store.h"
+#include "rpc/server/key_gate.h"
 
 #define EXIT_GRACE_SECONDS 30
 #define DAY_NS (86400.0 * (double)GS_NS_PER_SEC)
@@ -30,26 +34,37 @@
 #define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API
 
 typedef struct coordinator_settings {
-    char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace;
+    char *http, *http_readonly, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace, *tls_cert, *tls_key, *keyed_control;
     double orphan_limit, keep_days, keep_series;
     int64_t keep_jobs;
-    bool insecure_no_auth;
+    bool require_token, require_key, insecure_no_auth, insecure_no_tls, new_checkpoints;
 } coordinator_settings;
 
 static const gs_config_field fields[] = {
     {.name = "http", .offset = offsetof(coordinator_settings, http),
-     .default_value = "127.0.0.1:8470", .metavar = "ADDR:PORT",
-     .help = "where to serve HTTP; port 0 picks one"},
+     .default_value = "127.0.0.1:8470", .metavar = "ADDR:PORT|unix:/PATH",
+     .help = "where to serve HTTP; port 0 picks one; a Unix socket is for this user alone"},
+    {.name = "http_readonly", .offset = offsetof(coordinator_settings, http_readonly), .metavar = "ADDR:PORT|unix:/PATH",
+     .help = "where everybody may read jobs, logs and metrics, and change nothing"},
     {.name = "allow_host", .type = GS_CONFIG_LIST,
      .offset = offsetof(coordinator_settings, allow_host), .metavar = "NAME[:PORT]",
      .help = "answer to this name in Host too; may be given again"},
     {.name = "control", .offset = offsetof(coordinator_settings, control),
      .default_value = "tcp://127.0.0.1:8471", .metavar = "URL",
      .help = "where workers connect; port 0 picks one"},
+    {.name = "keyed_control", .offset = offsetof(coordinator_settings, keyed_control), .metavar = "URL",
+     .help = "another address where workers connect, at which they show keys, while --control is as it was: for a cluster "
+             "that is given keys as it runs"},
+    {.name = "require_key", .type = GS_CONFIG_BOOL, .offset = offsetof(coordinator_settings, require_key),
+     .default_value = "false",
+     .help = "ask workers for keys at a loopback address too, and in spite of --insecure-no-auth; `gradsync key` makes them"},
     {.name = "data_dir", .offset = offsetof(coordinator_settings, data_dir),
      .metavar = "DIR", .help = "jobs, events and logs"},
     {.name = "checkpoints", .offset = offsetof(coordinator_settings, checkpoints), .metavar = "DIR",
      .help = "the directory of all checkpoints; below the data directory unless given"},
+    {.name = "new_checkpoints", .type = GS_CONFIG_BOOL, .offset = offsetof(coordinator_settings, new_checkpoints),
+     .default_value = "false",
+     .help = "take that directory as it is, though it was another one, or its disk was there: for once"},
     {.name = "log_level", .offset = offsetof(coordinator_settings, log_level),
      .default_value = "info", .metavar = "LEVEL", .help = "debug, info, warn, error or off"},
     {.name = "port_file", .offset = offsetof(coordinator_settings, port_file), .metavar = "FILE",
@@ -73,8 +88,18 @@ static const gs_config_field fields[] = {
      .help = "the series of an ended job stay on /metrics that long; it is not forgotten before"},
     {.name = "insecure_no_auth", .type = GS_CONFIG_BOOL,
      .offset = offsetof(coordinator_settings, insecure_no_auth), .default_value = "false",
-     .help = "serve other addresses than loopback though nobody shows credentials: for private "
+     .help = "serve other addresses than loopback though nobody shows credentials, and unencrypted: for private "
              "networks only"},
+    {.name = "require_token", .type = GS_CONFIG_BOOL, .offset = offsetof(coordinator_settings, require_token),
+     .default_value = "false",
+     .help = "ask for a token at a loopback address too, and in spite of --insecure-no-auth; the first one is in "
+             "DATA_DIR/admin.token"},
+    {.name = "tls_cert", .offset = offsetof(coordinator_settings, tls_cert), .metavar = "FILE",
+     .help = "encrypt HTTP: the server's certificate, then those that vouch for it, in PEM; read again when it changes"},
+    {.name = "tls_key", .offset = offsetof(coordinator_settings, tls_key), .metavar = "FILE",
+     .help = "the certificate's private key in PEM, which others may not read"},
+    {.name = "insecure_no_tls", .type = GS_CONFIG_BOOL, .offset = offsetof(coordinator_settings, insecure_no_tls),
+     .default_value = "false", .help = "serve other addresses than loopback unencrypted, behind a proxy that encrypts"},
 };
 
 static const gs_config_program program = {
@@ -100,6 +125,7 @@ static void note_signal(int number) {
 
 // Found out before the coordinator epoch is taken: a start that cannot serve leaves no trace.
 static gs_status check_address_free(const char *name, const char *address) {
+    if (strncmp(address, "unix:", 5) == 0) return gs_ok();
     char host[256];
     const char *colon = strrchr(address, ':');
     bool bracketed = address[0] == '[' && colon > address + 1 && colon[-1] == ']';
@@ -118,33 +144,62 @@ static gs_status check_address_free(const char *name, const char *address) {
                  : gs_ok();
 }
 
-// There are no credentials in this version, so nobody but this machine may come in unless told so.
-static gs_status check_loopback(const char *control, bool insecure_no_auth) {
-    const char *host = control + strlen("tcp://");
-    bool tcp = !strncmp(control, "tcp://", strlen("tcp://"));
-    if (!tcp) return gs_error(GS_INVALID_ARGUMENT, "control: must be tcp://ADDR:PORT, is %s", control);
-    if (!strncmp(host, "127.", 4) || !strncmp(host, "localhost:", 10) || !strncmp(host, "[::1]:", 6)) {
-        return gs_ok();
-    }
-    if (insecure_no_auth) {
-        gs_log_warn("anybody who reaches this address may start jobs", "control=%s", control);
-        return gs_ok();
-    }
-    return gs_error(GS_INVALID_ARGUMENT,
-                    "control: %s is not a loopback address, and workers show no credentials yet; "
-                    "--insecure-no-auth allows it", control);
-}
-
 typedef struct program_state {
     gs_rpc_context *context;
+    gs_key_gate *gate;   // NULL: nobody is asked for a key
+    bool control_asks;
     gs_trace *trace;
     gs_coordinator *coordinator;
     gs_api *api;
     gs_log_thread *log;
     atomic_bool api_stopped;
     int lock_fd;
-    char data_dir[1100], checkpoints[1200];  // absolute
+    char data_dir[1100], checkpoints[1200], checkpoints_given[1200];  // the first two absolute
 } program_state;
+
+// One address: what ZeroMQ takes besides (a source, several of them, variables) would be looked at by its beginning alone.
+static bool is_endpoint(const char *text) {
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:_-*%[]";
+    const char *address = text + strlen("tcp://");
+    return !strncmp(text, "tcp://", strlen("tcp://")) && strchr(address, ':') && !address[strspn(address, allowed)];
+}
+
+static bool is_loopback(const char *control) {
+    const char *host = control + strlen("tcp://");
+    char text[INET_ADDRSTRLEN] = "";
+    struct in_addr address;
+    size_t len = strcspn(host, ":");
+    if (len < sizeof text) memcpy(text, host, len);
+    if (inet_pton(AF_INET, text, &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
+    return !strncmp(host, "localhost:", 10) || !strncmp(host, "[::1]:", 6);
+}
+
+// Nobody but this machine comes in without a key unless somebody has said so.
+static gs_status choose_guard(program_state *state, const coordinator_settings *settings) {
+    const char *const addresses[] = {settings->control, settings->keyed_control};
+    for (int i = 0; i < 2; i++)
+        if (addresses[i][0] && !is_endpoint(addresses[i]))
+            return gs_error(GS_INVALID_ARGUMENT, "%s: must be one tcp://ADDR:PORT, is %s", i ? "keyed_control" : "control", addresses[i]);
+    bool wide = !is_loopback(settings->control);
+    state->control_asks = settings->require_key || (wide && !settings->insecure_no_auth);
+    if (wide && !state->control_asks)
+        gs_log_warn("anybody who reaches this address may start jobs", "control=%s", settings->control);
+    return gs_ok();
+}
+
+static gs_status open_gate(program_state *state, const coordinator_settings *settings) {
+    if (!state->control_asks && !settings->keyed_control[0]) return gs_ok();
+    gs_key_file server;
+    char keys[GS_KEY_PATH_BYTES], shown[GS_CURVE_KEY_TEXT_BYTES];
+    bool made;
+    GS_TRY(gs_status_prefix(gs_key_store_server(&server, state->data_dir, &made), "key of the control port"));
+    gs_key_store_path(keys, state->data_dir);
+    gs_curve_key_format(shown, &server.pair.shown);
+    if (made) gs_log_info("a key of this coordinator was made", "path=%s/control.key public=%s", state->data_dir, shown);
+    gs_status status = gs_key_gate_open(&state->gate, state->context, &server.pair, keys);
+    gs_key_file_wipe(&server);
+    return status;
+}
 
 static gs_status make_absolute(char *out, size_t out_bytes, const char *field, const char *path) {
     char *real = realpath(path, NULL);
@@ -171,13 +226,18 @@ static gs_status open_data_dir(program_state *state, const coordinator_settings 
     return make_absolute(state->data_dir, sizeof state->data_dir, "data_dir", given);
 }
 
+// One that has been marked is not made again: its disk may be away, and another directory in its place.
 static gs_status choose_checkpoints(program_state *state, const coordinator_settings *settings) {
     bool given = settings->checkpoints && settings->checkpoints[0];
-    char path[1200];
-    snprintf(path, sizeof path, "%s%s", given ? settings->checkpoints : state->data_dir,
+    char *path = state->checkpoints_given, known[GS_ROOT_PATH_LEN];
+    snprintf(path, sizeof state->checkpoints_given, "%s%s", given ? settings->checkpoints : state->data_dir,
              given ? "" : "/checkpoints");
-    GS_TRY(gs_status_prefix(gs_directory_make(path, 0700), "checkpoints"));
-    return make_absolute(state->checkpoints, sizeof state->checkpoints, "checkpoints", path);
+    bool was_marked = !settings->new_checkpoints && gs_marked_root_recall(known, state->data_dir, path);
+    if (!was_marked) GS_TRY(gs_status_prefix(gs_directory_make(path, 0700), "checkpoints"));
+    gs_status status = make_absolute(state->checkpoints, sizeof state->checkpoints, "checkpoints", path);
+    if (!was_marked || !status.code) return status;
+    snprintf(state->checkpoints, sizeof state->checkpoints, "%s", known);
+    return gs_ok();
 }
 
 static int fail(int exit_code, gs_status status) {
@@ -186,11 +246,13 @@ static int fail(int exit_code, gs_status status) {
 }
 
 static int open_program(program_state *state, const coordinator_settings *settings) {
-    gs_status status = check_loopback(settings->control, settings->insecure_no_auth);
+    gs_status status = choose_guard(state, settings);
     if (status.code) return fail(EX_CONFIG, status);
     status = open_data_dir(state, settings);
     if (status.code) return fail(EX_CANTCREAT, status);
     status = check_address_free("control", settings->control + strlen("tcp://"));
+    if (!status.code && settings->keyed_control[0])
+        status = check_address_free("keyed_control", settings->keyed_control + strlen("tcp://"));
     if (!status.code) status = check_address_free("http", settings->http);
     if (status.code) return fail(EX_UNAVAILABLE, status);
     status = choose_checkpoints(state, settings);
@@ -199,6 +261,8 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_CANTCREAT, status);
     status = gs_rpc_context_create(&state->context);
     if (status.code) return fail(EX_OSERR, status);
+    status = open_gate(state, settings);
+    if (status.code) return fail(status.code == GS_DATA_LOSS ? EX_DATAERR : EX_CONFIG, status);
     gs_timing timing = gs_timing_default;
     timing.orphan_ns = (int64_t)(settings->orphan_limit * (double)GS_NS_PER_SEC);
     timing.series_keep_ns = (int64_t)(settings->keep_series * (double)GS_NS_PER_SEC);
@@ -209,7 +273,12 @@ static int open_program(program_state *state, const coordinator_settings *settin
                                                     .keys = MOST_KEYS},
                                       .data_dir = state->data_dir,
                                       .checkpoints_dir = state->checkpoints,
+                                      .checkpoints_given = state->checkpoints_given,
+                                      .checkpoints_are_new = settings->new_checkpoints,
                                       .control_endpoint = settings->control,
+                                      .control_asks = state->control_asks,
+                                      .guarded_endpoint = settings->keyed_control[0] ? settings->keyed_control : NULL,
+                                      .gate = state->gate,
                                       .context = state->context,
                                       .trace = state->trace};
     status = gs_coordinator_create(&state->coordinator, &options);
@@ -217,7 +286,17 @@ static int open_program(program_state *state, const coordinator_settings *settin
         return fail(status.code == GS_DATA_LOSS ? EX_DATAERR
                     : status.code == GS_FAILED_PRECONDITION ? EX_UNAVAILABLE : EX_OSERR, status);
     }
+    char tokens[1200], audit[1200];
+    snprintf(tokens, sizeof tokens, "%s/tokens.json", state->data_dir);
+    snprintf(audit, sizeof audit, "%s/audit.jsonl", state->data_dir);
     gs_api_options api = {.http_address = settings->http,
+                          .http_readonly = settings->http_readonly[0] ? settings->http_readonly : NULL,
+                          .tokens_path = tokens,
+                          .audit_path = audit,
+                          .require_token = settings->require_token,
+                          .tls_cert = settings->tls_cert[0] ? settings->tls_cert : NULL,
+                          .tls_key = settings->tls_key[0] ? settings->tls_key : NULL,
+                          .insecure_no_tls = settings->insecure_no_tls,
                           .context = state->context,
                           .rpc_endpoint = GS_INPROC_ENDPOINT,
                           .insecure_no_auth = settings->insecure_no_auth,
@@ -225,7 +304,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
                           .checkpoints_dir = state->checkpoints};
     status = gs_api_start(&state->api, &api);
     if (!status.code) return EX_OK;
-    return fail(status.code == GS_UNAVAILABLE ? EX_UNAVAILABLE : EX_CONFIG, status);
+    return fail(status.code == GS_UNAVAILABLE ? EX_UNAVAILABLE : status.code == GS_DATA_LOSS ? EX_DATAERR : EX_CONFIG, status);
 }
 
 // The API's requests in flight need the loop, so it is stopped beside it.
@@ -254,10 +333,11 @@ static int run_program(program_state *state, const coordinator_settings *setting
     gs_status status = gs_ok();
     gs_log_thread_flush(state->log, gs_deadline_in_seconds(1));  // who waits for the port finds what its start had to say
     if (settings->port_file && settings->port_file[0]) {
-        status = gs_startup_write_port_file(settings->port_file, gs_api_address(state->api), control);
+        status = gs_startup_write_port_file(settings->port_file, gs_api_address(state->api), gs_api_readonly_address(state->api), control);
         if (status.code) return fail(EX_CANTCREAT, status);
     }
-    gs_log_info("ready", "http=%s control=%s data_dir=%s", gs_api_address(state->api), control,
+    const char *keyed = state->control_asks ? control : gs_coordinator_guarded_endpoint(state->coordinator);
+    gs_log_info("ready", "http=%s control=%s keyed_control=%s data_dir=%s", gs_api_address(state->api), control, keyed,
                 state->data_dir);
     gs_status data = gs_ok();
     while (!status.code && !data.code && !stop_signal) {
@@ -281,6 +361,7 @@ static void close_program(program_state *state) {
     signalled = NULL;
     gs_api_stop(state->api);
     gs_coordinator_destroy(state->coordinator);
+    gs_key_gate_close(state->gate);
     if (state->context) gs_rpc_context_destroy(state->context);
     gs_trace_close(state->trace);
     if (state->lock_fd >= 0) close(state->lock_fd);

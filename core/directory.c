@@ -46,3 +46,20 @@ gs_status gs_directory_make_path(const char *path, mode_t mode) {
     }
     return gs_directory_make(path, mode);
 }
+
+gs_status gs_directory_refuse_links(const char *path, int levels) {
+    char at[PATH_MAX];
+    if (snprintf(at, sizeof at, "%s", path) >= (int)sizeof at)
+        return gs_error(GS_INVALID_ARGUMENT, "directory: the path is too long");
+    for (; levels > 0; levels--) {
+        struct stat facts;
+        size_t length = strlen(at);
+        while (length > 1 && at[length - 1] == '/') at[--length] = '\0';
+        if (lstat(at, &facts) == 0 && S_ISLNK(facts.st_mode))
+            return gs_error(GS_PERMISSION_DENIED, "%s: is a symbolic link, and leads elsewhere", at);
+        char *slash = strrchr(at, '/');
+        if (!slash || slash == at) break;
+        *slash = '\0';
+    }
+    return gs_ok();
+}

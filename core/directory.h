@@ -11,4 +11,8 @@ GS_NODISCARD gs_status gs_directory_make(const char *path, mode_t mode);
 // With those above it.
 GS_NODISCARD gs_status gs_directory_make_path(const char *path, mode_t mode);
 
+// PERMISSION_DENIED where one of the last `levels` names of the path is a symbolic link: what lies below a root of ours is not
+// written to, read from or removed elsewhere because of a link that somebody put there. What is not there is none.
+GS_NODISCARD gs_status gs_directory_refuse_links(const char *path, int levels);
+
 #endif

@@ -22,6 +22,8 @@ static void *enter_thread(void *arg) {
     return NULL;
 }
 
+static const int of_crashes[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
 gs_status gs_thread_start(gs_thread **out, const char *name,
                           void (*run)(void *ctx, const atomic_bool *stopping), void *ctx) {
     gs_thread *thread = calloc(1, sizeof *thread);
@@ -30,9 +32,11 @@ gs_status gs_thread_start(gs_thread **out, const char *name,
     thread->run = run;
     thread->ctx = ctx;
     atomic_init(&thread->stopping, false);
-    // Signals belong to the main thread: a new thread inherits the mask of the moment it is made.
+    // Signals belong to the main thread: a new thread inherits the mask of the moment it is made. But for those of its own crash: where
+    // they are blocked, the kernel ends the process without asking who watches for them.
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof of_crashes / sizeof *of_crashes; i++) sigdelset(&all, of_crashes[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread->handle, NULL, enter_thread, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

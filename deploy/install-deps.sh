@@ -10,7 +10,8 @@ declare -A packages=(
   [run]="ca-certificates libzmq5 libjson-c5 libmicrohttpd12 libsqlite3-0 libopenblas0-pthread
          libsodium23 libxxhash0 libcurl4 libhwloc15 zlib1g"
   [tour]="curl jq"
-  [test]="libcmocka-dev curl jq prometheus iproute2 iptables procps python3 python3-jsonschema python3-yaml util-linux"
+  [test]="libcmocka-dev curl jq openssl prometheus iproute2 iptables procps python3 python3-jsonschema python3-yaml util-linux
+          dpkg-dev libseccomp2 systemd"
   [containers]="podman podman-compose buildah runc debootstrap netavark aardvark-dns iptables"
 )
 

@@ -91,7 +91,9 @@ curl -sS "$server/metrics" | grep -E '^gradsync_(job_step|job_loss|comm_overlap_
 
 say "8. Try next"
 cat <<TEXT
-  gradsync up --workers 2 --data-root /usr/share/common-licenses    # the same in the foreground
+  # Coordinator and workers end with this script. Again, in the foreground, on the data of this run:
+  $bin/gradsync up --workers 2 --data-root /usr/share/common-licenses --data-dir $run/data --http ${server#http://}
+  # Then, beside it:
   curl -s $server/v1/jobs | jq
   curl -s $server/v1/jobs/$job | jq '{state, progress, latest}'
   curl -sN $server/v1/jobs/$job/stream

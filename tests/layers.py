@@ -66,7 +66,8 @@ ROOMS = {
         "control": ["checkpoint", "telemetry", "state", "."],
         "pass": ["state", "models", "data", "telemetry"],
         "trainer": ["pass", "control", "checkpoint", "state", "telemetry", "models", "data", "."],
-        "agent": ["."],
+        "probes": [],
+        "agent": ["probes", "."],
     },
     "coordinator": {
         "rules": [],
@@ -74,33 +75,36 @@ ROOMS = {
         "engine/base": ["model", "rules"],
         "engine/runs": ["engine/base", "model", "rules"],
         "engine": ["engine/runs", "engine/base", "model", "rules"],
+        "store/database": ["model", "rules"],
         "store/record": ["model", "rules"],
         "store/files": ["model", "rules"],
-        "store": ["store/record", "store/files", "model", "rules"],
+        "store": ["store/database", "store/record", "store/files", "model", "rules"],
         "observe/reports": [],
         "observe/views": ["model", "rules"],
         "observe": ["observe/reports", "observe/views", "store", "store/record", "engine/base", "model", "rules"],
-        "observe/hosts": ["observe", "observe/reports", "observe/views", "store", "store/record", "engine/base", "model", "rules"],
+        "observe/hosts": ["observe", "observe/reports", "observe/views", "store", "store/record", "store/files", "engine/base", "model", "rules"],
         "observe/metrics": ["observe", "observe/reports", "store", "store/record", "engine/base", "model", "rules"],
-        "serve": ["observe/metrics", "observe/hosts", "observe", "observe/reports", "observe/views", "store", "store/record", "store/files",
+        "serve": ["observe/metrics", "observe/hosts", "observe", "observe/reports", "observe/views", "store", "store/database", "store/record", "store/files",
                   "engine", "engine/runs", "engine/base", "model", "rules"],
-        ".": ["serve", "store"],
+        ".": ["serve", "store", "store/files"],
     },
     "rpc": {
         "json": [],
         "checkpoint": ["json"],
         "schema": ["json"],
         "plan": ["json"],
-        "wire": ["schema", "json"],
-        "client": ["wire", "schema", "json"],
-        "server": ["client", "wire", "schema", "json"],
+        "keys": ["schema", "json"],
+        "wire": ["keys", "schema", "json"],
+        "client": ["wire", "keys", "schema", "json"],
+        "server": ["client", "wire", "keys", "schema", "json"],
     },
     "api": {
+        "access": [],
         "http": [],
         "render": ["http"],
-        "live": ["http"],
-        "routes": ["live", "render", "http"],
-        ".": ["routes", "live", "render", "http"],
+        "live": ["http", "access"],
+        "routes": ["live", "render", "http", "access"],
+        ".": ["routes", "live", "render", "http", "access"],
         "cli": [],
     },
 }
@@ -115,8 +119,9 @@ FILES = {
 LIBRARIES = {
     r"zmq\.h": "rpc/",
     r"json-c/": "rpc/",
-    r"sqlite3\.h": "coordinator/store/job_store.c",
+    r"sqlite3\.h": "coordinator/store/database/database.c",
     r"microhttpd\.h": "api/http/http_server.c",
+    r"gnutls/": "api/",
     r"curl/curl\.h": "api/cli/http_client.c",
     r"cblas\.h": "kernels/cpu/blas.c",
     r"xxhash\.h": "core/digest.c",
@@ -134,7 +139,7 @@ PURE_CALLS = set("""
     strspn vsnprintf
     gs_bucket_plan_digest gs_bucket_plan_release gs_digest_fold gs_digest_format gs_digest_parse gs_error
     gs_fault_kind_name gs_hash64 gs_job_plan_follows_link gs_job_plan_forecast gs_job_plan_is_fixed gs_job_plan_make_at
-    gs_job_spec_may_use_gpu gs_job_spec_needs_gpu gs_link_model_is_known gs_link_report_copy gs_link_report_release
+    gs_job_spec_may_use_gpu gs_job_spec_needs_gpu gs_link_model_is_known gs_link_report_copy gs_link_report_release gs_plan_offers_release
     gs_model_params_of_spec gs_ok gs_param_list_append gs_param_list_release gs_param_page_release
     gs_param_specs_compare gs_param_specs_digest gs_random_u64 gs_seconds_of gs_status_prefix gs_u64_map_get
     gs_u64_map_release gs_u64_map_remove gs_u64_map_set

@@ -38,7 +38,10 @@ done
 # Every shape of a matrix product timed, and without the library that multiplies.
 item device/matmul-timed cuda-sim gpu_kernels "GRADSYNC_MATMUL_TIMING=all \"\$build/tests/gpu_kernels\" matmul"
 item device/matmul-without-cublaslt cuda-sim gpu_kernels \
-  "GRADSYNC_CUBLASLT=/nonexistent/libcublasLt.so \"\$build/tests/gpu_kernels\" matmul"
+  "GRADSYNC_OWN_PRODUCTS=1 GRADSYNC_CUBLASLT=/nonexistent/libcublasLt.so \"\$build/tests/gpu_kernels\" matmul"
+# What a bare machine with a GPU is brought, in a bare system of another release. With nvcc, as root.
+# shellcheck disable=SC2016
+item device/archive cuda gpu_kernels 'tests/gpu/archive.sh --library "$build/gpu.tar.xz" && tests/gpu/dry_run.sh "$build/gpu.tar.xz"'
 for seed in 1 2 3; do
   item "device/library-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -L '^cuda_sim\$' -E '^(test_nccl|test_multiprocess_device_training|e2e_)'"
   item "device/training-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_multiprocess_device_training'"
@@ -83,6 +86,22 @@ item coordinator/rows release product \
 # shellcheck disable=SC2016
 item coordinator/jobs release product \
   'tests/e2e/jobs_in_a_row.py --bin "$build/bin" --jobs 10000 --kept 5000 --marks 10 --warm 100'
+# The same of 1,500 that are kept, so that what is there at 2,000 is there at 10,000; of trainers that are connections alone.
+# shellcheck disable=SC2016
+item coordinator/simulated-jobs release 'product bench_control_worker' \
+  'tests/e2e/jobs_in_a_row.py --simulated --bin "$build/bin" --jobs 10000 --kept 1500 --marks 5 --warm 100 --slots 20 --slack 3 --most-start-bytes 500 --most-more-ms 100 --most-more-mib 24'
+# Each of 10,000 changes is in the audit file, though the coordinator is killed ten times.
+# shellcheck disable=SC2016
+item api/audit release product 'tests/e2e/audit_calls.py --bin "$build/bin" --calls 10000 --kills 10'
+# Requests made from the schemas, an hour of them.
+# shellcheck disable=SC2016
+item api/schemas release product 'GRADSYNC_BIN_DIR="$build/bin" tests/e2e/schema_calls.sh 3600'
+# Pages of others in a browser (chromium of Debian).
+# shellcheck disable=SC2016
+item api/browser release product 'GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_browser.sh'
+# Among 10,000 connections of nobody who has a token is answered.
+# shellcheck disable=SC2016
+item api/crowd release product 'tests/e2e/crowd.py --bin "$build/bin" --connections 10000 --seconds 30'
 # A start beside 10,000 ended jobs and 100 that train: 0.3 s are usual, 1 s is meant.
 # shellcheck disable=SC2016
 item coordinator/restart release product 'bench/restart.py --build "$build" --most 3'
@@ -105,14 +124,24 @@ done
 # Each pair of a job's options against a serial run.
 # shellcheck disable=SC2016
 item options/matrix dev test_multiprocess_option_matrix 'GRADSYNC_MATRIX=all "$build/tests/test_multiprocess_option_matrix"'
+# The same for four ranks on two hosts, as far as they can tell: sums over two levels.
+# shellcheck disable=SC2016
+item options/hosts dev test_multiprocess_option_matrix \
+  'GRADSYNC_MATRIX=all GRADSYNC_MATRIX_HOSTS=aabb "$build/tests/test_multiprocess_option_matrix"'
 # Mutations of every file and message that comes from elsewhere.
 for parser in safetensors token_file idx job_spec rpc_frame; do
   item "fuzz/$parser" dev "fuzz_$parser" "\"\$build/tests/fuzz_$parser\" tests/fuzz/corpus/$parser 2000000"
+done
+# The same entry points under a fuzzer that sees which edges an input takes (clang): ten million, and until the last million brings none.
+for parser in access idx job_spec keys manifest part_file rpc_frame safetensors step_record token_file; do
+  item "guided/$parser" fuzz "fuzz_${parser}_live" "tests/fuzz/guided.sh \"\$build/bin/fuzz_${parser}_live\" tests/fuzz/corpus/$parser"
 done
 # Between hosts: ranks killed and frozen at drawn moments amid sums that reveal every contributor, packets dropped; and
 # communicators that are made and left again and again.
 # shellcheck disable=SC2016
 item net/kills dev test_fault_net_sums 'GRADSYNC_KILLS=300 GRADSYNC_FREEZES=30 "$build/tests/test_fault_net_sums"'
+# shellcheck disable=SC2016
+item net/hosts dev test_fault_hosts_sums 'GRADSYNC_FREEZES=30 "$build/tests/test_fault_hosts_sums"'
 # shellcheck disable=SC2016
 item net/packets dev test_fault_net_packets 'for i in {1..10}; do "$build/tests/test_fault_net_packets"; done'
 # shellcheck disable=SC2016
@@ -128,13 +157,26 @@ item cuts/grid release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" 
 # shellcheck disable=SC2016
 item cuts/clocks release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_clocks.sh'
 # shellcheck disable=SC2016
+item cuts/suspended release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_suspended.sh'
+# shellcheck disable=SC2016
+item cuts/looks dev product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_looks.sh'
+# shellcheck disable=SC2016
 item cuts/60-seconds release product 'GRADSYNC_RUNS=all GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_cuts.sh'
 # shellcheck disable=SC2016
 item cuts/halves-60-seconds release product 'GRADSYNC_RUNS=all GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_halves.sh'
 # shellcheck disable=SC2016
 item hosts/four release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_four_hosts.sh'
+item containers release product 'GRADSYNC_IMAGES=source GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_containers.sh'
+# Packages installed in a bare Debian, run there and removed.
+# shellcheck disable=SC2016
+item packages release 'product library' 'GRADSYNC_PACKAGES=install GRADSYNC_BUILD_DIR="$build" tests/e2e/test_packages.sh'
+# The Kubernetes manifests against the schemas of several versions.
+# shellcheck disable=SC2016
+item deployment/schemas release product \
+  'python3 -m venv --system-site-packages "$build/schemas" && "$build/schemas/bin/pip" install -q kubernetes-validate && "$build/schemas/bin/python" tests/deployment.py --schemas . "$build/bin"'
 item release/e2e release 'product library gradsync_shared_plain' "$in_ctest -L e2e"
 # What has threads, of which the long tests are drawn.
+item asan/all cuda-sim all "CUDA_SIM_DEVICES=0 $in_ctest -LE 'gpu|cuda_sim|shipped'"
 item tsan/threads tsan 'product thread_tests' "$in_ctest -L threads"
 item release/training-digests release product "GRADSYNC_RUNS=all $in_ctest -R '^e2e_training_digests\$'"
 # Faults, twenty times: what hangs on the order in which processes die.

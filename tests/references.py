@@ -5,6 +5,7 @@
 * a name gs_… that no code has;
 * decisions of docs/decisions.md that are not numbered 1, 2, 3 …
 * tests that docs/faults.md names: a script's claim that no line of it begins with, another test's case that no code has
+* rows of it about networks, messages and coordinators (N1, M1, C1) that none of their tests names
 
     references.py SOURCE_DIR
 """
@@ -96,6 +97,21 @@ def check_faults(root, texts):
                     yield f"{where}: no test has {case}"
 
 
+def check_rows(root, texts):
+    """A row's tests are in files of their names: test_fault_control_port in tests/fault/test_control_port.c."""
+    for number, line in enumerate(read(root, "docs/faults.md"), 1):
+        row = re.match(r"\| ([NMC]\d+) \|", line)
+        tests = re.findall(r"`(?:e2e|test)_([a-z0-9_]+)`", line)
+        if not row or not tests:
+            continue
+        files = [lines for path, lines in texts.items() if path.startswith("tests/")
+                 for name in [re.sub(r"^test_", "", os.path.splitext(os.path.basename(path))[0])]
+                 if any(test == name or test.endswith("_" + name) for test in tests)]
+        word = re.compile(rf"\b{row[1]}\b")
+        if not any(word.search(part) for lines in files for both in lines for part in both):
+            yield f"docs/faults.md:{number}: none of its tests names {row[1]}"
+
+
 def main():
     root = sys.argv[1]
     files = list(files_of(root))
@@ -106,7 +122,7 @@ def main():
     known = {name for path, lines in texts.items() if path.endswith(CODE) for code, _ in lines for name in NAME.findall(code)}
     known |= {name for path in files if path.endswith((".inc", ".in", ".supp"))
               for line in read(root, path) for name in NAME.findall(line)}
-    findings, num_comments = [*check_decisions(root), *check_faults(root, texts)], 0
+    findings, num_comments = [*check_decisions(root), *check_faults(root, texts), *check_rows(root, texts)], 0
     for path, lines in texts.items():
         for number, (_, comment) in enumerate(lines, 1):
             num_comments += bool(comment)

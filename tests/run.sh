@@ -12,7 +12,7 @@
 #   release  release: end-to-end with containers and installation, conformance
 #   tsan     tsan: what has threads: units, multi-process, and faults with the real coordinator
 #   cuda     cuda-check, with nvcc alone: product and kernels' tests compiled for devices, run as on a host without one
-# Of long tests that asan runs, release draws a quarter and tsan a third (tests/draw.py).
+# Of long tests asan draws three fifths, release a quarter and tsan a fifth, of those of devices three fifths run (tests/draw.py).
 # While one phase is tested the next one is built, with what time the tests leave. A report of a sanitizer fails the
 # run, whichever process wrote it.
 set -uo pipefail
@@ -105,8 +105,8 @@ build_all() {
 
 test_phase() {
   local name=${names[$1]} preset=${presets[$1]} code since=$EPOCHREALTIME
-  local reports=$results/$name.report selection=${selections[$1]}
-  # draw PERCENT: of what is sampled; and one mode of the software machine.
+  local reports=$results/$name.report selection=${selections[$1]} places=3
+  # draw LABEL=PERCENT…: of what is labelled so; and one mode of the software machine.
   draw() {
     # shellcheck disable=SC2086  # words
     selection+=" -E $(tests/draw.py "$GRADSYNC_SEED" "build/$preset" "$1" $selection)"
@@ -114,19 +114,25 @@ test_phase() {
   echo "== $name: test"
   (
     case $name in
-      asan) export CUDA_SIM_DEVICES=0 ;;  # as on a host without one
-      device)
-        export GRADSYNC_DEMAND_DEVICE=1 GRADSYNC_SAMPLE=3
-        draw 100
+      asan)
+        export CUDA_SIM_DEVICES=0  # as on a host without one
+        [ $quick -eq 1 ] || draw sampled=60
         ;;
-      release) draw 25 ;;
-      tsan) draw 34 ;;
+      device)
+        export GRADSYNC_DEMAND_DEVICE=1 GRADSYNC_SAMPLE=5
+        draw cuda_sim=60,gpu=60
+        ;;
+      release)
+        places=5  # whole programs wait for deadlines and networks
+        draw sampled=25
+        ;;
+      tsan) draw sampled=20 ;;
       cuda) export CUDA_VISIBLE_DEVICES=-1 ;;  # what runs on a GPU is tests/gpu/run.sh
     esac
     report_to "$reports"
     # More at once than there are cores: many wait most of their time. What computes takes several places (CMake).
     # shellcheck disable=SC2086  # words
-    "${no_aslr[@]}" ctest --test-dir "build/$preset" -j $((2 * $(nproc))) --output-on-failure --no-tests=error \
+    "${no_aslr[@]}" ctest --test-dir "build/$preset" -j $((places * $(nproc))) --output-on-failure --no-tests=error \
       --test-output-size-passed 65536 --output-junit "$results/$name.xml" $selection
   ) 2>&1 | grep --line-buffered -vE '^ *(Start|Test project|[0-9]+/[0-9]+ .*Passed)|^$'
   code=${PIPESTATUS[0]}

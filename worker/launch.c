@@ -1,5 +1,6 @@
 #include "worker/launch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "core/clock.h"
 
 #define PAGE_BYTES 4096
 #define MAX_DOCUMENT_BYTES (4 * 1024 * 1024)
@@ -24,6 +27,25 @@ static gs_status map_page(gs_launch_page **page, int fd) {
     return gs_ok();
 }
 
+static_assert(sizeof(gs_launch_page) <= PAGE_BYTES, "one page");
+
+void gs_launch_page_put_key(gs_launch_page *page, const gs_key_file *key) {
+    atomic_fetch_add(&page->key_turn, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    memcpy(&page->key, key, sizeof page->key);
+    atomic_thread_fence(memory_order_seq_cst);
+    atomic_fetch_add(&page->key_turn, 1);
+}
+
+gs_status gs_launch_page_get_key(gs_launch_page *page, gs_key_file *key) {
+    unsigned turn = atomic_load(&page->key_turn);
+    memcpy(key, &page->key, sizeof *key);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (turn && turn % 2 == 0 && turn == atomic_load(&page->key_turn)) return gs_ok();
+    gs_key_file_wipe(key);
+    return gs_error(GS_UNAVAILABLE, turn ? "the key is being changed" : "this trainer has no key");
+}
+
 void gs_launch_unmap(gs_launch_page *page) {
     if (page) munmap(page, PAGE_BYTES);
 }
@@ -38,7 +60,7 @@ static gs_status write_document(int fd, const char *text, size_t bytes) {
     return gs_ok();
 }
 
-gs_status gs_launch_write(int *fd, gs_launch_page **page, const gs_json *document) {
+gs_status gs_launch_write(int *fd, gs_launch_page **page, const gs_json *document, const gs_key_file *key) {
     char *text;
     size_t bytes;
     GS_TRY(gs_json_encode(&text, &bytes, document, false));
@@ -52,6 +74,8 @@ gs_status gs_launch_write(int *fd, gs_launch_page **page, const gs_json *documen
         return status;
     }
     atomic_store(&(*page)->rank, (int)gs_json_int_or(document, "rank_hint", 0));
+    atomic_store(&(*page)->pulse_ns, gs_now_ns());
+    if (key) gs_launch_page_put_key(*page, key);
     return gs_ok();
 }
 

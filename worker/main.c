@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "kernels/host_blas.h"
 #include "rpc/json/config_file.h"
+#include "rpc/schema/job_spec.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_probe.h"
 #include "worker/data_address.h"
@@ -17,6 +18,10 @@
 static const gs_config_field fields[] = {
     {"coordinator", GS_CONFIG_STRING, offsetof(gs_agent_options, coordinator),
      "tcp://127.0.0.1:8471", 0, 0, "tcp://HOST:PORT", "Where the coordinator listens."},
+    {"key", GS_CONFIG_STRING, offsetof(gs_agent_options, key), "", 0, 0, "FILE",
+     "This worker's key, where the coordinator asks for one; read again for each connection."},
+    {"enrol", GS_CONFIG_STRING, offsetof(gs_agent_options, enrol), "", 0, 0, "FILE",
+     "A one-time token of `gradsync worker token`, to get a key with where --key FILE is not there yet."},
     {"slots", GS_CONFIG_INT, offsetof(gs_agent_options, slots), "0", 0, 256, "N",
      "How many trainers may run here at the same time; 0: one for each GPU, one without."},
     {"devices", GS_CONFIG_STRING, offsetof(gs_agent_options, devices), "auto", 0, 0,
@@ -31,6 +36,18 @@ static const gs_config_field fields[] = {
      "coordinator."},
     {"checkpoints", GS_CONFIG_STRING, offsetof(gs_agent_options, checkpoints), "", 0, 0, "DIR",
      "Where checkpoints are written, if not at the coordinator's own path."},
+    {"run_as", GS_CONFIG_STRING, offsetof(gs_agent_options, run_as), "", 0, 0, "USER[:GROUP]",
+     "Whose trainers are; for a worker that root starts."},
+    {"memory_per_slot", GS_CONFIG_STRING, offsetof(gs_agent_options, memory_per_slot), "0", 0, 0, "BYTES",
+     "Memory that a trainer may take, as 16GiB; 0: what there is."},
+    {"open_files_per_slot", GS_CONFIG_INT, offsetof(gs_agent_options, open_files_per_slot), "0", 0, 1e9, "N",
+     "Descriptors that a trainer may have open; 0: what this worker may."},
+    {"cgroup", GS_CONFIG_STRING, offsetof(gs_agent_options, cgroup), "", 0, 0, "DIR",
+     "A control group to divide among slots, or own; memory is limited there, with all that ranks share."},
+    {"secrets", GS_CONFIG_STRING, offsetof(gs_agent_options, secrets), "", 0, 0, "DIR",
+     "Files whose contents jobs may name as secrets; unless said, $CREDENTIALS_DIRECTORY."},
+    {"pass_environment", GS_CONFIG_STRING, offsetof(gs_agent_options, pass_environment), "", 0, 0, "NAMES",
+     "Variables of the worker's environment that its trainers get beside the usual ones, with commas between."},
     {"name", GS_CONFIG_STRING, offsetof(gs_agent_options, name), "", 0, 0, "NAME",
      "Stable name of this worker; the host's name unless said."},
     {"log_level", GS_CONFIG_STRING, offsetof(gs_agent_options, log_level), "info", 0, 0, "LEVEL",
@@ -67,6 +84,15 @@ static int run_agent(int argc, char **argv) {
         !gs_data_address_is_sound(options.data_address)) {
         status = gs_error(GS_INVALID_ARGUMENT, "--data-address: \"%s\" is no numeric address",
                           options.data_address);
+    }
+    int64_t bytes;
+    if (!status.code && outcome == GS_CONFIG_RUN && !gs_parse_bytes(&bytes, options.memory_per_slot)) {
+        status = gs_error(GS_INVALID_ARGUMENT, "--memory-per-slot: \"%s\" is no size", options.memory_per_slot);
+    } else if (!status.code && outcome == GS_CONFIG_RUN && bytes && bytes < GS_SPEC_LEAST_MEMORY) {
+        status = gs_error(GS_INVALID_ARGUMENT, "--memory-per-slot: must be 0 or at least 64MiB");
+    } else if (!status.code && outcome == GS_CONFIG_RUN && options.open_files_per_slot &&
+               options.open_files_per_slot < GS_SPEC_LEAST_OPEN_FILES) {
+        status = gs_error(GS_INVALID_ARGUMENT, "--open-files-per-slot: must be 0 or at least %d", GS_SPEC_LEAST_OPEN_FILES);
     }
     if (status.code) {
         fprintf(stderr, "gradsync-worker: %s\n", status.message);

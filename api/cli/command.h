@@ -5,13 +5,14 @@
 #include <stdbool.h>
 
 #include "api/cli/http_client.h"
+#include "api/cli/identity.h"
 #include "api/cli/output.h"
 
 enum { GS_CLI_MAX_SETS = 64, GS_CLI_MAX_ARGS = 16 };
 
 // The union of all commands' flags; {0} but for the defaults that main sets.
 typedef struct gs_cli_options {
-    const char *server;
+    const char *server, *context, *token_file, *cacert;
     double timeout_seconds;
     gs_cli_format format;
     bool debug;
@@ -20,8 +21,9 @@ typedef struct gs_cli_options {
 
     const char *sets[GS_CLI_MAX_SETS];  // submit --set
     int num_sets;
-    bool wait, dry_run, now, follow, all, purge, model_alone, force;
-    const char *hosts;  // doctor, bench
+    bool pool, wait, dry_run, now, follow, all, purge, model_alone, force;
+    const char *role, *expires;  // token new
+    const char *hosts;           // doctor, bench
     const char *rank, *tail, *level, *grep;  // logs
     const char *state, *label, *series;
     const char *step;          // release
@@ -31,6 +33,7 @@ typedef struct gs_cli_options {
 
 typedef struct gs_cli {
     gs_cli_options options;
+    gs_cli_identity identity;
     gs_cli_http *http;  // NULL for commands that need no server
 } gs_cli;
 
@@ -58,7 +61,16 @@ int gs_cli_explain(gs_cli *cli);
 int gs_cli_export(gs_cli *cli);
 int gs_cli_doctor(gs_cli *cli);
 int gs_cli_bench(gs_cli *cli);
+int gs_cli_token(gs_cli *cli);
+int gs_cli_keygen(gs_cli *cli);
+int gs_cli_key(gs_cli *cli);
+int gs_cli_worker(gs_cli *cli);
+int gs_cli_login(gs_cli *cli);
+int gs_cli_logout(gs_cli *cli);
+int gs_cli_list_contexts(gs_cli *cli);
 
+// "90d" → seconds. False: it is no time.
+bool gs_cli_read_time(double *seconds, const char *text);
 // Follows a job to its end and tells it; an exit code by the result.
 int gs_cli_follow_job(gs_cli *cli, const char *job);
 

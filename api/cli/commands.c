@@ -555,9 +555,50 @@ const gs_cli_command gs_cli_commands[] = {
      0, 0, false, gs_cli_doctor},
     {"bench", NULL, "allreduce", "wFo", "what the links between workers give",
      "Latency by size and bandwidth from each worker to each other, a second for each worker, and what\n"
-     "that means for an all-reduce. Refused while jobs use the network, unless forced.\n\n"
+     "that means for an all-reduce; then all-reduces among all of them, one rank each, as nccl-tests show\n"
+     "them. Refused while jobs use the network, unless forced.\n\n"
      "  gradsync bench allreduce\n  gradsync bench allreduce --hosts a,b --force",
      1, 1, false, gs_cli_bench},
+    {"login", NULL, "[URL]", "", "keep a server and a token for this user",
+     "Reads the token from --token-file, GRADSYNC_TOKEN, GRADSYNC_TOKEN_FILE or standard input, asks the server whose it\n"
+     "is, and keeps both under the name that --context gives, the server's host unless given, in\n"
+     "~/.config/gradsync/contexts.json, which nobody else may read. Commands go there from then on.\n\n"
+     "  gradsync login https://train.example:8470 --cacert ca.pem <token\n"
+     "  gradsync login --context here --token-file /var/lib/gradsync/admin.token",
+     0, 1, true, gs_cli_login},
+    {"logout", NULL, "", "", "forget the token of --context, or of where commands go",
+     "The server is not told: `gradsync token revoke` ends a token.\n\n  gradsync logout", 0, 0, true, gs_cli_logout},
+    {"contexts", NULL, "[use NAME]", "o", "servers that login kept; where commands go",
+     "  gradsync contexts\n  gradsync contexts use here\n  gradsync --context here list", 0, 2, true, gs_cli_list_contexts},
+    {"token", NULL, "new NAME | list | revoke ID|NAME", "AEo", "who may use the server",
+     "Roles: metrics reads /metrics alone, viewer reads all, operator changes jobs too, admin also tokens.\n"
+     "new prints the token; nobody can ask for it again. As soon as there is one, everybody needs one, at a\n"
+     "loopback address too; one for an administrator is then in admin.token in the data directory.\n\n"
+     "  gradsync token new ci --role operator --expires 90d >ci.token\n"
+     "  gradsync token list\n  gradsync token revoke ci",
+     1, 2, false, gs_cli_token},
+    {"keygen", NULL, "", "d", "make the coordinator's key, and show its public half",
+     "A coordinator that asks for keys makes its own at its first start; this makes it beforehand. It lies in the data\n"
+     "directory, for its owner alone.\n\n"
+     "  gradsync keygen --data-dir /var/lib/gradsync",
+     0, 0, true, gs_cli_keygen},
+    {"key", NULL, "new NAME --role ROLE | list | revoke NAME", "dAEux", "keys of the control port, in the coordinator's data directory",
+     "Where the coordinator asks for keys, workers have one of role worker, and a gradsync-api of its own one of viewer,\n"
+     "operator or admin. A file of a key has all that its holder needs. With --pool, workers whose names begin with NAME- share\n"
+     "it. A second key of a name takes the first one's place: hand it out, then revoke the first by its id. What is revoked\n"
+     "is cut off within some two seconds.\n\n"
+     "  gradsync key new gpu-1 --role worker --out gpu-1.key\n"
+     "  gradsync key new pool --role worker --pool --expires 90d --out pool.key\n"
+     "  gradsync key list\n  gradsync key revoke gpu-1",
+     1, 2, true, gs_cli_key},
+    {"worker", NULL, "token [NAME] | keys | revoke NAME", "dEx", "let workers enrol, and end that",
+     "A token lets one worker get a key by itself, once, within an hour unless --expires says otherwise. The worker's secret\n"
+     "never leaves it. A token with a NAME is for that worker, which may have a key already; one without is for a name that\n"
+     "has none.\n\n"
+     "  gradsync worker token >enrol.token\n"
+     "  gradsync-worker --coordinator tcp://10.0.0.1:8471 --key worker.key --enrol enrol.token   # on the new host\n"
+     "  gradsync worker keys\n  gradsync worker revoke gpu-1",
+     1, 2, true, gs_cli_worker},
     {"health", NULL, "", "", "whether the server is alive (exit code 0)", "  gradsync health", 0, 0,
      false, check_health},
     {"version", NULL, "", "", "versions of this program and of the server", "  gradsync version", 0,

@@ -43,6 +43,12 @@ static const gs_cli_column measured_columns[] = {{"FROM", "from", NULL},
                                                  {"256 KiB", "sizes.3", gs_cli_write_seconds},
                                                  {"BANDWIDTH", "bytes_per_second", write_bandwidth}};
 
+static const gs_cli_column sum_columns[] = {{"BYTES", "bytes", NULL},
+                                            {"TIME", "seconds", gs_cli_write_seconds},
+                                            {"ALGBW", "bytes_per_second", write_bandwidth},
+                                            {"BUSBW", "bus_bytes_per_second", write_bandwidth},
+                                            {"WRONG", "num_wrong", NULL}};
+
 static int ask(gs_cli *cli, gs_json **reply, bool measures) {
     gs_strbuf path = {0};
     gs_strbuf_puts(&path, "/v1/workers/examination");
@@ -131,6 +137,16 @@ static void print_bound(const gs_json *hosts, const gs_json *links) {
     printf("an all-reduce of 25 MiB among them takes %.1f ms at least: the slowest link is %s to %s\n", seconds * 1000, from, to);
 }
 
+// As nccl-tests have it: BUSBW is what a line carries, whatever the number of ranks.
+static void print_sums(const gs_json *sums) {
+    const gs_json *workers = gs_json_get(sums, "workers"), *sizes = gs_json_get(sums, "sizes");
+    if (gs_json_count(sizes) == 0) return;
+    printf("all-reduces of fp32 among");
+    for (size_t i = 0; i < gs_json_count(workers); i++) printf("%s %s", i ? "," : "", gs_json_string(gs_json_at(workers, i)));
+    printf(", one rank each, by %s\n", gs_json_string_or(sums, "backend", ""));
+    gs_cli_print_table(sizes, sum_columns, COUNT(sum_columns));
+}
+
 int gs_cli_bench(gs_cli *cli) {
     gs_json *reply = NULL;
     if (strcmp(cli->options.args[0], "allreduce") != 0) {
@@ -142,6 +158,7 @@ int gs_cli_bench(gs_cli *cli) {
         const gs_json *links = gs_json_get(reply, "links");
         print_links(links, measured_columns, COUNT(measured_columns));
         print_bound(gs_json_get(reply, "hosts"), links);
+        print_sums(gs_json_get(reply, "sums"));
         print_findings(gs_json_get(reply, "findings"));
         if (gs_json_count(links) == 0) puts("there is no link: one worker alone");
     }

@@ -6,11 +6,12 @@
 
 #include <curl/curl.h>
 
+#include "api/cli/identity.h"
 #include "core/clock.h"
 
 struct gs_cli_http {
     CURL *curl;
-    const char *server;
+    gs_cli_server server;
     double timeout_seconds;
     bool debug;
 };
@@ -23,12 +24,12 @@ typedef struct body_taker {
     bool took, ended_by_taker;
 } body_taker;
 
-gs_cli_http *gs_cli_http_open(const char *server, double timeout_seconds, bool debug) {
+gs_cli_http *gs_cli_http_open(const gs_cli_server *server, double timeout_seconds, bool debug) {
     gs_cli_http *http = calloc(1, sizeof *http);
     if (!http) return NULL;
     curl_global_init(CURL_GLOBAL_DEFAULT);
     http->curl = curl_easy_init();
-    http->server = server;
+    http->server = *server;
     http->timeout_seconds = timeout_seconds;
     http->debug = debug;
     if (http->curl) return http;
@@ -44,7 +45,7 @@ void gs_cli_http_close(gs_cli_http *http) {
 }
 
 const char *gs_cli_http_server(const gs_cli_http *http) {
-    return http->server;
+    return http->server.url;
 }
 
 char *gs_cli_http_escape(gs_cli_http *http, const char *text) {
@@ -69,7 +70,7 @@ static size_t take_body(char *data, size_t size, size_t count, void *ctx) {
     return gs_strbuf_failed(&taker->text) ? 0 : bytes;
 }
 
-static struct curl_slist *make_headers(const gs_cli_request *request) {
+static struct curl_slist *make_headers(const gs_cli_http *http, const gs_cli_request *request) {
     char line[320];
     struct curl_slist *headers = NULL;
     snprintf(line, sizeof line, "Accept: %s, application/problem+json;q=0.9",
@@ -80,6 +81,10 @@ static struct curl_slist *make_headers(const gs_cli_request *request) {
         snprintf(line, sizeof line, "Idempotency-Key: %s", request->idempotency_key);
         headers = curl_slist_append(headers, line);
     }
+    if (http->server.token && *http->server.token) {
+        snprintf(line, sizeof line, "Authorization: Bearer %s", http->server.token);
+        headers = curl_slist_append(headers, line);
+    }
     return headers;
 }
 
@@ -88,9 +93,11 @@ static CURLcode send_once(gs_cli_http *http, long *status, body_taker *taker,
                           const gs_cli_request *request) {
     char url[4096];
     CURL *curl = http->curl;
-    snprintf(url, sizeof url, "%s%s", http->server, request->path);
+    const char *socket_path = strncmp(http->server.url, "unix:", 5) == 0 ? http->server.url + 5 : NULL;
+    snprintf(url, sizeof url, "%s%s", socket_path ? "http://localhost" : http->server.url, request->path);
     curl_easy_reset(curl);
-    struct curl_slist *headers = make_headers(request);
+    if (socket_path) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, socket_path);
+    struct curl_slist *headers = make_headers(http, request);
     curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request->verb);
@@ -103,7 +110,13 @@ static CURLcode send_once(gs_cli_http *http, long *status, body_taker *taker,
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, taker);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, 5000L);
+    curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);  // nobody else is shown the token
+    // Whatever http_proxy says: what stays on this machine is no proxy's to see.
+    if (gs_cli_identity_is_local(http->server.url)) curl_easy_setopt(curl, CURLOPT_PROXY, "");
+    curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (http->server.cacert && *http->server.cacert) curl_easy_setopt(curl, CURLOPT_CAINFO, http->server.cacert);
+    // Of https the handshake is part of it, which takes a busy machine its time.
+    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, strncmp(url, "https:", 6) == 0 ? 30000L : 5000L);
     if (!taker->take) curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, 60000L);
     CURLcode code = curl_easy_perform(curl);
     *status = 0;
@@ -138,7 +151,8 @@ static CURLcode send_with_retries(gs_cli_http *http, long *status, body_taker *t
 }
 
 static int exit_code_of(long status) {
-    if (status < 400) return GS_EXIT_OK;
+    if (status < 300) return GS_EXIT_OK;
+    if (status < 400) return GS_EXIT_UNAVAILABLE;
     switch (status) {
     case 401:
     case 403:
@@ -172,11 +186,18 @@ static void print_field_errors(const gs_json *errors) {
 }
 
 // What happened, where, what to do.
-static void print_problem(const gs_json *problem, long status) {
+static void print_problem(const gs_cli_http *http, const gs_json *problem, long status) {
     const gs_json *errors = gs_json_get(problem, "errors");
     const char *title = gs_json_string_or(problem, "title", NULL);
     const char *detail = gs_json_string_or(problem, "detail", "");
     const char *hint = gs_json_string_or(problem, "hint", "");
+    const char *elsewhere = NULL;
+    curl_easy_getinfo(http->curl, CURLINFO_REDIRECT_URL, &elsewhere);
+    if (elsewhere && status < 400) {
+        fprintf(stderr, "gradsync: %s answers with HTTP status %ld: %s\n  no token is taken there unasked; --server names another\n",
+                http->server.url, status, elsewhere);
+        return;
+    }
     if (!title) {
         fprintf(stderr, "gradsync: the server answered with HTTP status %ld\n", status);
         return;
@@ -184,8 +205,15 @@ static void print_problem(const gs_json *problem, long status) {
     fprintf(stderr, "gradsync: %s%s%s\n", title, *detail ? ": " : "", detail);
     if (gs_json_count(errors) > 0)
         print_field_errors(errors);
+    else if (status == 401)
+        fprintf(stderr, "  `gradsync login %s` keeps a token; GRADSYNC_TOKEN, GRADSYNC_TOKEN_FILE or --token-file show one\n",
+                http->server.url);
     else if (*hint)
         fprintf(stderr, "  %s\n", hint);
+}
+
+static bool is_mistrusted(CURLcode code) {
+    return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;
 }
 
 static int finish_request(gs_cli_http *http, CURLcode code, long status, body_taker *taker,
@@ -194,16 +222,16 @@ static int finish_request(gs_cli_http *http, CURLcode code, long status, body_ta
     if (code != CURLE_OK && (status == 0 || status < 400)) {
         if (!request->quiet && !(request->resumes && taker->took))
             fprintf(stderr,
-                    "gradsync: %s: %s\n  is it running? `gradsync up` starts one; --server or "
-                    "GRADSYNC_SERVER names another\n",
-                    http->server, curl_easy_strerror(code));
+                    "gradsync: %s: %s\n  %s\n", http->server.url, curl_easy_strerror(code),
+                    is_mistrusted(code) ? "--cacert FILE or GRADSYNC_CACERT names the authority of its certificate"
+                                        : "is it running? `gradsync up` starts one; --server or GRADSYNC_SERVER names another");
         return GS_EXIT_UNAVAILABLE;
     }
     int exit_code = exit_code_of(status);
     if (exit_code == GS_EXIT_OK || request->quiet) return exit_code;
     gs_json *problem = NULL;
     gs_status parsed = gs_json_parse(&problem, gs_strbuf_text(&taker->text), taker->text.len);
-    print_problem(parsed.code ? NULL : problem, status);
+    print_problem(http, parsed.code ? NULL : problem, status);
     if (http->debug) fprintf(stderr, "%s\n", gs_strbuf_text(&taker->text));
     gs_json_release(problem);
     return exit_code;

@@ -25,9 +25,15 @@ enum {
 
 typedef struct gs_cli_http gs_cli_http;
 
-//   server           "http://127.0.0.1:8470"; borrowed until close
+// Where to, and as whom; borrowed until close.
+typedef struct gs_cli_server {
+    const char *url;     // "http://127.0.0.1:8470"
+    const char *token;   // "" or NULL: none
+    const char *cacert;  // a file of authorities besides the system's; "" or NULL: none
+} gs_cli_server;
+
 //   timeout_seconds  how long refused connections and 503 are tried again
-gs_cli_http *gs_cli_http_open(const char *server, double timeout_seconds, bool debug);
+gs_cli_http *gs_cli_http_open(const gs_cli_server *server, double timeout_seconds, bool debug);
 void gs_cli_http_close(gs_cli_http *http);  // NULL is fine
 const char *gs_cli_http_server(const gs_cli_http *http);
 

@@ -12,6 +12,11 @@ const char *argp_program_version = "gradsync " GRADSYNC_VERSION;
 // Keys are the letters of gs_cli_command.flags; above 255 they have no short form.
 enum {
     KEY_SERVER = 256,
+    KEY_CONTEXT,
+    KEY_TOKEN_FILE,
+    KEY_CACERT,
+    KEY_ROLE,
+    KEY_EXPIRES,
     KEY_TIMEOUT,
     KEY_DEBUG,
     KEY_SET,
@@ -36,7 +41,9 @@ enum {
     KEY_DATA_DIR,
     KEY_HTTP,
     KEY_HOSTS,
-    KEY_FORCE
+    KEY_FORCE,
+    KEY_POOL,
+    KEY_OUT
 };
 
 static const struct {
@@ -69,12 +76,20 @@ static const struct {
       "where the coordinator stores (default ~/.local/state/gradsync)", 0}},
     {'w', {"hosts", KEY_HOSTS, "WORKERS", 0, "only these workers, separated by commas", 0}},
     {'F', {"force", KEY_FORCE, NULL, 0, "although jobs train, which are slower meanwhile", 0}},
+    {'x', {"pool", KEY_POOL, NULL, 0, "for many workers, whose names begin with NAME-", 0}},
+    {'u', {"out", KEY_OUT, "FILE", 0, "a new file for the key (default: standard output)", 0}},
+    {'A', {"role", KEY_ROLE, "ROLE", 0, "metrics, viewer, operator or admin", 0}},
+    {'E', {"expires", KEY_EXPIRES, "TIME", 0, "how long it counts: 90d, 12h, 30m, 60s (default: until revoked)", 0}},
     {'H', {"http", KEY_HTTP, "ADDR:PORT", 0, "where to serve (default 127.0.0.1:8470)", 0}},
 };
 
 static const struct argp_option common_options[] = {
     {"server", KEY_SERVER, "URL", 0,
-     "the coordinator (default GRADSYNC_SERVER, else http://127.0.0.1:8470)", 1},
+     "the coordinator (default GRADSYNC_SERVER, else where `gradsync login` was last, else http://127.0.0.1:8470)", 1},
+    {"context", KEY_CONTEXT, "NAME", 0, "a server and its token, as `gradsync login` kept them", 1},
+    {"token-file", KEY_TOKEN_FILE, "FILE", 0,
+     "a file with the token (default GRADSYNC_TOKEN, else GRADSYNC_TOKEN_FILE, else what login kept)", 1},
+    {"cacert", KEY_CACERT, "FILE", 0, "the authority of the server's certificate (default GRADSYNC_CACERT, else the system's)", 1},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "how long a server that is away is tried (default 10)",
      1},
     {"output", 'o', "FORMAT", 0, "table, json or name", 1},
@@ -87,7 +102,10 @@ static bool set_text_option(gs_cli_options *options, int key, const char *value)
     const struct {
         int key;
         const char **member;
-    } texts[] = {{KEY_SERVER, &options->server},     {KEY_STATE, &options->state},
+    } texts[] = {{KEY_SERVER, &options->server},     {KEY_CONTEXT, &options->context},
+                 {KEY_TOKEN_FILE, &options->token_file}, {KEY_CACERT, &options->cacert},
+                 {KEY_ROLE, &options->role},         {KEY_EXPIRES, &options->expires},
+                 {KEY_STATE, &options->state},
                  {KEY_LABEL, &options->label},       {KEY_RANK, &options->rank},
                  {KEY_TAIL, &options->tail},         {KEY_LEVEL, &options->level},
                  {KEY_GREP, &options->grep},         {KEY_SERIES, &options->series},
@@ -95,7 +113,7 @@ static bool set_text_option(gs_cli_options *options, int key, const char *value)
                        {KEY_WORKERS, &options->workers},
                  {KEY_SLOTS, &options->slots},       {KEY_DATA_ROOT, &options->data_root},
                  {KEY_DATA_DIR, &options->data_dir}, {KEY_HTTP, &options->http},
-                 {KEY_HOSTS, &options->hosts}};
+                 {KEY_HOSTS, &options->hosts},       {KEY_OUT, &options->file}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (texts[i].key != key) continue;
         *texts[i].member = value;
@@ -112,6 +130,7 @@ static bool set_switch(gs_cli_options *options, int key) {
                     {KEY_DRY_RUN, &options->dry_run}, {KEY_ALL, &options->all},
                     {KEY_PURGE, &options->purge},     {KEY_DEBUG, &options->debug},
                     {KEY_MODEL, &options->model_alone}, {KEY_FORCE, &options->force},
+                    {KEY_POOL, &options->pool},
                     {'f', &options->follow}};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
         if (switches[i].key != key) continue;
@@ -290,7 +309,7 @@ static int parse_command(gs_cli_options *options, const gs_cli_command *command,
     error_t error = argp_parse(&argp, num_words, words, 0, NULL, options);
     free(words);
     if (error) return GS_EXIT_USAGE;
-    if (options->file && !strchr(command->flags, 'O')) {
+    if (options->file && !strpbrk(command->flags, "Ou")) {
         fprintf(stderr, "%s: --output: '%s' is not table, json or name\n", command->name,
                 options->file);
         return GS_EXIT_USAGE;
@@ -304,14 +323,18 @@ static int parse_command(gs_cli_options *options, const gs_cli_command *command,
 }
 
 static int run_command(const gs_cli_command *command, gs_cli *cli) {
-    const char *server = cli->options.server ? cli->options.server : getenv("GRADSYNC_SERVER");
-    if (!server || !*server) server = "http://127.0.0.1:8470";
-    char url[1024];
-    size_t len = strlen(server);
-    while (len > 0 && server[len - 1] == '/') len--;
-    snprintf(url, sizeof url, "%s%.*s", strstr(server, "://") ? "" : "http://", (int)len, server);
     if (!command->no_server) {
-        cli->http = gs_cli_http_open(url, cli->options.timeout_seconds, cli->options.debug);
+        gs_cli_identity_wish wish = {.server = cli->options.server,
+                                     .context = cli->options.context,
+                                     .token_file = cli->options.token_file,
+                                     .cacert = cli->options.cacert};
+        gs_status status = gs_cli_identity_find(&cli->identity, &wish);
+        if (status.code) {
+            fprintf(stderr, "gradsync: %s\n", status.message);
+            return GS_EXIT_USAGE;
+        }
+        gs_cli_server server = {cli->identity.server, cli->identity.token, cli->identity.cacert};
+        cli->http = gs_cli_http_open(&server, cli->options.timeout_seconds, cli->options.debug);
         if (!cli->http) {
             fprintf(stderr, "gradsync: cannot start the HTTP client\n");
             return GS_EXIT_JOB_FAILED;

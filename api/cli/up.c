@@ -160,7 +160,9 @@ static bool read_ports(cluster *up) {
     gs_json *ports = NULL;
     gs_status status = gs_json_parse(&ports, text, bytes);
     if (!status.code) {
-        snprintf(up->http, sizeof up->http, "http://%s", gs_json_string_or(ports, "http", ""));
+        char url[1024];
+        gs_cli_identity_name_server(url, gs_json_string_or(ports, "http", ""));
+        snprintf(up->http, sizeof up->http, "%s", url);
         snprintf(up->control, sizeof up->control, "%s", gs_json_string_or(ports, "control", ""));
     }
     gs_json_release(ports);
@@ -228,7 +230,7 @@ static bool is_end_signal(int received) {
 }
 
 static bool is_ready(const cluster *up) {
-    gs_cli_http *http = gs_cli_http_open(up->http, 0, false);
+    gs_cli_http *http = gs_cli_http_open(&(gs_cli_server){.url = up->http}, 0, false);
     gs_strbuf text = {0};
     bool ready = http && gs_cli_http_text(http, &text,
                                           &(gs_cli_request){.verb = "GET",

@@ -8,7 +8,7 @@ enum { MAX_SERIES = 1024 };
 
 struct gs_api_metrics {
     gs_metrics *registry;
-    gs_metric *in_flight, *streams, *dropped, *coordinator_up;
+    gs_metric *in_flight, *streams, *dropped, *audit_lost, *coordinator_up;
 };
 
 static const gs_metric_family requests = {"gradsync_http_requests_total",
@@ -40,6 +40,12 @@ static const gs_metric_family dropped = {"gradsync_sse_dropped_events_total",
                                          {NULL},
                                          NULL,
                                          0};
+static const gs_metric_family audit_lost = {"gradsync_audit_lost_total",
+                                            "Lines of the audit file that could not be written.",
+                                            GS_COUNTER,
+                                            {NULL},
+                                            NULL,
+                                            0};
 static const gs_metric_family coordinator_up = {"gradsync_coordinator_up",
                                                 "1 when the coordinator answered this scrape.",
                                                 GS_GAUGE,
@@ -59,6 +65,7 @@ gs_api_metrics *gs_api_metrics_create(void) {
     metrics->in_flight = gs_metrics_series(metrics->registry, &in_flight, none);
     metrics->streams = gs_metrics_series(metrics->registry, &streams, none);
     metrics->dropped = gs_metrics_series(metrics->registry, &dropped, none);
+    metrics->audit_lost = gs_metrics_series(metrics->registry, &audit_lost, none);
     metrics->coordinator_up = gs_metrics_series(metrics->registry, &coordinator_up, none);
     return metrics;
 }
@@ -107,6 +114,10 @@ void gs_api_metrics_add_stream(gs_api_metrics *metrics, int change) {
 
 void gs_api_metrics_add_dropped(gs_api_metrics *metrics, uint64_t events) {
     gs_metric_add(metrics->dropped, (double)events);
+}
+
+void gs_api_metrics_set_audit_lost(gs_api_metrics *metrics, uint64_t lines) {
+    gs_metric_set(metrics->audit_lost, (double)lines);
 }
 
 void gs_api_metrics_set_coordinator_up(gs_api_metrics *metrics, bool up) {

@@ -21,6 +21,7 @@ void gs_api_metrics_finish(gs_api_metrics *metrics, const char *verb, const char
 void gs_api_metrics_refuse(gs_api_metrics *metrics, const char *reason);
 void gs_api_metrics_add_stream(gs_api_metrics *metrics, int change);
 void gs_api_metrics_add_dropped(gs_api_metrics *metrics, uint64_t events);
+void gs_api_metrics_set_audit_lost(gs_api_metrics *metrics, uint64_t lines);
 void gs_api_metrics_set_coordinator_up(gs_api_metrics *metrics, bool up);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct authority {
 } authority;
 
 struct gs_hosts {
-    bool on_loopback;
+    bool on_loopback, is_https;
     authority own[2];  // the machine's name, the one that we listen on; "" when there is none
     size_t num_allowed;
     authority allowed[];
@@ -109,6 +109,10 @@ gs_status gs_hosts_create(gs_hosts **out, const char *listen, bool on_loopback,
     return gs_ok();
 }
 
+void gs_hosts_serve_https(gs_hosts *hosts) {
+    hosts->is_https = true;
+}
+
 void gs_hosts_destroy(gs_hosts *hosts) {
     free(hosts);
 }
@@ -136,7 +140,7 @@ gs_status gs_hosts_check_host(const gs_hosts *hosts, const char *host, int port)
     authority asked;
     if (!read_authority(&asked, host, strlen(host)))
         return gs_error(GS_PERMISSION_DENIED, "Host is not NAME, NAME:PORT or [IPV6]:PORT");
-    int asked_port = asked.port == NO_PORT ? HTTP_PORT : asked.port;
+    int asked_port = asked.port != NO_PORT ? asked.port : hosts->is_https ? HTTPS_PORT : HTTP_PORT;
     if ((asked_port == port && is_own(hosts, &asked)) || is_allowed(hosts, &asked, asked_port))
         return gs_ok();
     const char *format = asked.family == AF_INET6 ? "[%.60s]:%d" : "%.60s:%d";
@@ -165,4 +169,9 @@ gs_status gs_hosts_check_origin(const char *origin, const char *host) {
     return gs_error(GS_PERMISSION_DENIED,
                     "Origin names another host or port than Host; only this server's own pages "
                     "may call it, and a proxy in front has to pass Host on as it came");
+}
+
+gs_status gs_hosts_check_site(const char *site) {
+    if (!site || strcmp(site, "same-origin") == 0 || strcmp(site, "none") == 0) return gs_ok();
+    return gs_error(GS_PERMISSION_DENIED, "a page of another origin asks (Sec-Fetch-Site is %.20s)", site);
 }

@@ -9,6 +9,9 @@
 //   * what --allow-host gives: NAME with any port, NAME:PORT with that one.
 // Origin, where there is one, has to be the page's that Host names: same host, same port.
 //
+// Where a browser says by Sec-Fetch-Site whose page asks, only this server's own may change anything, also where it
+// says nothing of an Origin.
+//
 // Upper and lower case, a full stop at a name's end and the spelling of an IPv6 address make no
 // difference. A missing port is 80; for Origin it is the scheme's.
 #ifndef API_HTTP_HOSTS_H
@@ -24,11 +27,14 @@ typedef struct gs_hosts gs_hosts;  // immutable: any thread
 // INVALID_ARGUMENT names the entry that is none.
 GS_NODISCARD gs_status gs_hosts_create(gs_hosts **out, const char *listen, bool on_loopback,
                                        const char *allowed);
+// A missing port in Host is then 443.
+void gs_hosts_serve_https(gs_hosts *hosts);
 void gs_hosts_destroy(gs_hosts *hosts);
 
-// Both return PERMISSION_DENIED with a message for whoever asked. `host` and `origin` are headers,
+// All return PERMISSION_DENIED with a message for whoever asked. `host`, `origin` and `site` are headers,
 // NULL when absent; `port` is the one that we listen on.
 GS_NODISCARD gs_status gs_hosts_check_host(const gs_hosts *hosts, const char *host, int port);
 GS_NODISCARD gs_status gs_hosts_check_origin(const char *origin, const char *host);
+GS_NODISCARD gs_status gs_hosts_check_site(const char *site);
 
 #endif

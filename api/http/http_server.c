@@ -2,6 +2,7 @@
 #include "api/http/http_server.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 #include <microhttpd.h>
 
-#include "api/http/listener.h"
+#include "api/http/tls.h"
 #include "core/log.h"
 #include "core/random.h"
 #include "core/thread.h"
@@ -22,7 +23,11 @@ enum {
     MAX_SWALLOWED_BYTES = 8 << 20,
     STACK_BYTES = 512 << 10,
     STREAM_BLOCK_BYTES = 16 << 10,
-    RESPONSE_MS = 60000
+    RESPONSE_MS = 60000,
+    DRAIN_REQUESTS = 6,  // what a request may take, so many times: for a block of a stream to be taken
+    IDLE_ENOUGH_MS = 1000,
+    MOMENT_MS = 300,
+    SLACK = 64  // connections that were cut and are not gone yet
 };
 
 typedef enum connection_phase {
@@ -33,11 +38,17 @@ typedef enum connection_phase {
 
 // State of one connection. The list and all members belong to `lock`.
 typedef struct connection_entry {
+    gs_http_server *server;
     struct connection_entry *next, **link;
     int fd;
+    gs_http_neighbourhood from;
+    bool has_neighbours;  // false: it came by a Unix socket
     connection_phase phase;
     int64_t cut_at_ns;
     bool cut;
+    bool is_known;     // whose it is
+    int64_t begin_ns;
+    int64_t idle_ns;   // since when nothing is asked; 0: something is, or was never
 } connection_entry;
 
 struct gs_http_server {
@@ -45,6 +56,7 @@ struct gs_http_server {
     gs_thread *watchdog;
     gs_http_server_options options;
     char address[GS_HTTP_ADDRESS_LEN];
+    gs_socket_mark socket;
     int port;
     uint64_t id_seed;
     atomic_uint_fast64_t num_requests;
@@ -58,22 +70,64 @@ typedef struct request_state {
     gs_http_request request;
     gs_strbuf body;
     size_t swallowed_bytes;
+    bool has_body;  // announces one
 } request_state;
 
 static int64_t request_limit_ns(const gs_http_server *server) {
     return server->options.request_ms * GS_NS_PER_MS;
 }
 
-static void set_phase(gs_http_server *server, struct MHD_Connection *connection,
-                      connection_phase phase, int64_t limit_ns) {
+static connection_entry *entry_of(struct MHD_Connection *connection) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    if (!info || !info->socket_context) return;
-    connection_entry *entry = info->socket_context;
+    return info ? info->socket_context : NULL;
+}
+
+static void set_phase(gs_http_server *server, struct MHD_Connection *connection,
+                      connection_phase phase, int64_t limit_ns) {
+    connection_entry *entry = entry_of(connection);
+    if (!entry) return;
     pthread_mutex_lock(&server->lock);
     entry->phase = phase;
+    entry->idle_ns = 0;
     entry->cut_at_ns = gs_now_ns() + limit_ns;
     pthread_mutex_unlock(&server->lock);
+}
+
+// Under the lock. Who gives way to `fresh`, which is the first of the list: they lie in it by age.
+static connection_entry *choose_victim(connection_entry *fresh, bool of_neighbours) {
+    connection_entry *unknown = NULL, *idle = NULL;
+    bool has_strangers = false;
+    int64_t idle_enough_ns = gs_now_ns() - IDLE_ENOUGH_MS * GS_NS_PER_MS;
+    for (connection_entry *entry = fresh->next; entry; entry = entry->next) {
+        bool is_neighbour = entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0;
+        if (entry->cut || (of_neighbours && !is_neighbour)) continue;
+        has_strangers = has_strangers || !entry->is_known;
+        if (entry->phase != WAITING) continue;
+        if (!entry->is_known) unknown = entry;
+        else if (entry->idle_ns && entry->idle_ns < idle_enough_ns && (!idle || entry->idle_ns < idle->idle_ns)) idle = entry;
+    }
+    if (unknown) return unknown;
+    return idle && !has_strangers ? idle : fresh;  // who is known gives way to no stranger amid strangers
+}
+
+// Under the lock. True: somebody gave way.
+static bool make_room(gs_http_server *server, connection_entry *fresh) {
+    unsigned num_all = 0, num_neighbours = 0;
+    for (const connection_entry *entry = server->connections; entry; entry = entry->next) {
+        if (entry->cut) continue;
+        num_all++;
+        if (entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0) num_neighbours++;
+    }
+    bool is_crowded = fresh->has_neighbours && num_neighbours > server->options.max_per_address;
+    if (!is_crowded && num_all <= server->options.max_connections) return false;
+    connection_entry *victim = choose_victim(fresh, is_crowded);
+    // As long as there is room for all, a stranger has a moment to say who he is.
+    bool has_just_come = !victim->is_known && gs_now_ns() - victim->begin_ns < MOMENT_MS * GS_NS_PER_MS;
+    if (has_just_come && victim != fresh && num_all <= server->options.max_connections) return false;
+    victim->cut = true;
+    shutdown(victim->fd, SHUT_RDWR);
+    return true;
 }
 
 static void on_connection(void *ctx, struct MHD_Connection *connection, void **socket_context,
@@ -84,15 +138,20 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
         const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *socket_context = entry;
+        if (entry) entry->server = server;
         if (!entry || !info) return;  // lives without a watchdog, and so by idle_ms alone
         entry->fd = info->connect_fd;
-        entry->cut_at_ns = gs_now_ns() + request_limit_ns(server);
+        entry->has_neighbours = gs_http_neighbourhood_of(&entry->from, entry->fd);
+        entry->begin_ns = gs_now_ns();
+        entry->cut_at_ns = entry->begin_ns + request_limit_ns(server);
         pthread_mutex_lock(&server->lock);
         entry->next = server->connections;
         entry->link = &server->connections;
         if (entry->next) entry->next->link = &entry->next;
         server->connections = entry;
+        bool gave_way = make_room(server, entry);
         pthread_mutex_unlock(&server->lock);
+        if (gave_way && server->options.refused) server->options.refused(server->options.ctx, "crowd");
         return;
     }
     connection_entry *entry = *socket_context;
@@ -175,9 +234,9 @@ gs_http_client gs_http_request_client(const gs_http_request *request) {
 }
 
 bool gs_http_client_gone(gs_http_client client) {
-    char byte;
-    ssize_t got = recv(client.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    // Whatever was sent before the end and is not read yet: a request, or the goodbye of TLS.
+    struct pollfd ended = {.fd = client.fd, .events = POLLRDHUP};
+    return poll(&ended, 1, 0) > 0 && (ended.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
 void gs_http_set_header(gs_http_response *response, const char *name, const char *value) {
@@ -197,7 +256,7 @@ const char *gs_http_response_header(const gs_http_response *response, const char
 }
 
 typedef struct framing {
-    int content_lengths, transfer_encodings, hosts, origins;
+    int content_lengths, transfer_encodings, hosts, origins, authorizations, cookies;
     uint64_t content_bytes;
     bool bad_length;
 } framing;
@@ -219,51 +278,65 @@ static enum MHD_Result note_framing(void *ctx, enum MHD_ValueKind kind, const ch
         seen->hosts++;
     } else if (strcasecmp(name, "Origin") == 0) {
         seen->origins++;
+    } else if (strcasecmp(name, "Authorization") == 0) {
+        seen->authorizations++;
+    } else if (strcasecmp(name, "Cookie") == 0) {
+        seen->cookies++;
     }
     return MHD_YES;
 }
 
-static gs_http_fault check_framing(const gs_http_server *server,
-                                   struct MHD_Connection *connection) {
+static gs_http_fault check_framing(const gs_http_server *server, struct MHD_Connection *connection,
+                                   bool *has_body) {
     framing seen = {0};
     MHD_get_connection_values(connection, MHD_HEADER_KIND, note_framing, &seen);
-    bool is_doubled = seen.hosts > 1 || seen.origins > 1;
+    bool is_doubled = seen.hosts > 1 || seen.origins > 1 || seen.authorizations > 1 || seen.cookies > 1;
+    *has_body = seen.transfer_encodings > 0 || seen.content_bytes > 0;
     if (seen.content_lengths + seen.transfer_encodings > 1 || seen.bad_length || is_doubled)
         return GS_HTTP_BAD_FRAMING;
     return seen.content_bytes > server->options.max_body_bytes ? GS_HTTP_TOO_LARGE : GS_HTTP_FINE;
 }
 
+typedef struct open_stream {
+    gs_http_stream stream;
+    gs_http_server *server;
+    struct MHD_Connection *connection;
+} open_stream;
+
+// Asked for more when all before it was taken: who does not take it in time is cut, who waits for us is not.
 static ssize_t read_stream(void *ctx, uint64_t position, char *buffer, size_t max_bytes) {
     (void)position;
-    gs_http_stream *stream = ctx;
-    ssize_t bytes = stream->read(stream->ctx, buffer, max_bytes);
+    open_stream *it = ctx;
+    set_phase(it->server, it->connection, STREAMING, 0);
+    ssize_t bytes = it->stream.read(it->stream.ctx, buffer, max_bytes);
+    set_phase(it->server, it->connection, ANSWERING, DRAIN_REQUESTS * request_limit_ns(it->server));
     return bytes > 0 ? bytes : MHD_CONTENT_READER_END_OF_STREAM;
 }
 
 static void close_stream(void *ctx) {
-    gs_http_stream *stream = ctx;
-    stream->close(stream->ctx);
-    free(stream);
+    open_stream *it = ctx;
+    it->stream.close(it->stream.ctx);
+    free(it);
 }
 
 // Takes the stream of `response`, also on failure.
-static struct MHD_Response *make_stream(gs_http_response *response) {
-    gs_http_stream *stream = malloc(sizeof *stream);
+static struct MHD_Response *make_stream(gs_http_server *server, struct MHD_Connection *connection, gs_http_response *response) {
+    open_stream *stream = malloc(sizeof *stream);
     if (!stream) {
         response->stream.close(response->stream.ctx);
         return NULL;
     }
-    *stream = response->stream;
+    *stream = (open_stream){response->stream, server, connection};
     struct MHD_Response *made = MHD_create_response_from_callback(
         MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, stream, close_stream);
     if (!made) close_stream(stream);
     return made;
 }
 
-static struct MHD_Response *make_response(gs_http_response *response) {
+static struct MHD_Response *make_response(gs_http_server *server, struct MHD_Connection *connection, gs_http_response *response) {
     struct MHD_Response *made;
     if (response->stream.read) {
-        made = make_stream(response);
+        made = make_stream(server, connection, response);
     } else {
         size_t body_bytes = response->body.len;
         char *body = gs_strbuf_take(&response->body);
@@ -277,6 +350,35 @@ static struct MHD_Response *make_response(gs_http_response *response) {
     return made;
 }
 
+static void note_known(gs_http_server *server, struct MHD_Connection *connection) {
+    connection_entry *entry = entry_of(connection);
+    if (!entry) return;
+    pthread_mutex_lock(&server->lock);
+    entry->is_known = true;
+    pthread_mutex_unlock(&server->lock);
+}
+
+// Takes the response.
+static enum MHD_Result send_response(gs_http_server *server, struct MHD_Connection *connection,
+                                     const request_state *state, gs_http_response *response) {
+    gs_http_set_header(response, "X-Request-Id", state->request.id);
+    gs_http_set_header(response, "X-Content-Type-Options", "nosniff");
+    gs_http_set_header(response, "Cross-Origin-Resource-Policy", "same-origin");
+
+    bool streams = response->stream.read != NULL;
+    if (response->is_known) note_known(server, connection);
+    struct MHD_Response *made = make_response(server, connection, response);
+    gs_strbuf_release(&response->body);
+    if (!made) return MHD_NO;
+    if (streams) {
+        set_phase(server, connection, STREAMING, 0);
+        MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 60u);
+    }
+    enum MHD_Result queued = MHD_queue_response(connection, (unsigned)response->status, made);
+    MHD_destroy_response(made);
+    return queued;
+}
+
 // Runs the handler and queues its answer.
 static enum MHD_Result answer_request(gs_http_server *server, struct MHD_Connection *connection,
                                       request_state *state) {
@@ -285,20 +387,19 @@ static enum MHD_Result answer_request(gs_http_server *server, struct MHD_Connect
     state->request.body_bytes = state->body.len;
     set_phase(server, connection, ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
     server->options.handle(server->options.ctx, &state->request, &response);
-    gs_http_set_header(&response, "X-Request-Id", state->request.id);
-    gs_http_set_header(&response, "X-Content-Type-Options", "nosniff");
+    return send_response(server, connection, state, &response);
+}
 
-    bool streams = response.stream.read != NULL;
-    struct MHD_Response *made = make_response(&response);
-    gs_strbuf_release(&response.body);
-    if (!made) return MHD_NO;
-    if (streams) {
-        set_phase(server, connection, STREAMING, 0);
-        MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 60u);
-    }
-    enum MHD_Result queued = MHD_queue_response(connection, (unsigned)response.status, made);
-    MHD_destroy_response(made);
-    return queued;
+// Only the headers are there. An answer here closes the connection without reading the body.
+static enum MHD_Result answer_early(gs_http_server *server, struct MHD_Connection *connection,
+                                    request_state *state) {
+    if (state->request.fault) return answer_request(server, connection, state);
+    gs_http_response response = {0};
+    if (!state->has_body || !server->options.refuse ||
+        !server->options.refuse(server->options.ctx, &state->request, &response))
+        return MHD_YES;
+    set_phase(server, connection, ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
+    return send_response(server, connection, state, &response);
 }
 
 static request_state *begin_request(gs_http_server *server, struct MHD_Connection *connection,
@@ -313,7 +414,9 @@ static request_state *begin_request(gs_http_server *server, struct MHD_Connectio
     state->request.path = path;
     state->request.begin_ns = gs_now_ns();
     state->request.port = server->port;
-    state->request.fault = check_framing(server, connection);
+    state->request.is_encrypted = server->options.tls != NULL;
+    gs_http_peer_format(state->request.from, gs_http_request_client(&state->request).fd);
+    state->request.fault = check_framing(server, connection, &state->has_body);
     return state;
 }
 
@@ -328,8 +431,7 @@ static enum MHD_Result on_access(void *ctx, struct MHD_Connection *connection, c
         state = begin_request(server, connection, path, method);
         if (!state) return MHD_NO;
         *request_context = state;
-        // An answer here closes the connection without reading the body.
-        return state->request.fault ? answer_request(server, connection, state) : MHD_YES;
+        return answer_early(server, connection, state);
     }
     state->request.path = path;
     state->request.method = method;
@@ -364,6 +466,11 @@ static void on_completed(void *ctx, struct MHD_Connection *connection, void **re
     // What comes next may idle first; bytes of a request line without an end count as idling.
     set_phase(server, connection, WAITING,
               server->options.idle_ms * GS_NS_PER_MS + request_limit_ns(server));
+    connection_entry *entry = entry_of(connection);
+    if (!entry) return;
+    pthread_mutex_lock(&server->lock);
+    entry->idle_ns = gs_now_ns();
+    pthread_mutex_unlock(&server->lock);
 }
 
 static void forward_log(void *ctx, const char *format, va_list args) {
@@ -386,18 +493,36 @@ static void fill_defaults(gs_http_server_options *options) {
         options->max_connections = (unsigned)(files.rlim_cur / 2);
 }
 
+// The library keeps its connection with the session.
+static int show_certificate(gnutls_session_t session, const gnutls_datum_t *authorities, int num_authorities,
+                            const gnutls_pk_algorithm_t *algorithms, int num_algorithms, gnutls_pcert_st **chain,
+                            unsigned *chain_count, gnutls_privkey_t *key) {
+    (void)authorities, (void)num_authorities, (void)algorithms, (void)num_algorithms;
+    struct MHD_Connection *connection = gnutls_session_get_ptr(session);
+    const union MHD_ConnectionInfo *info =
+        connection ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT) : NULL;
+    if (!info || !info->socket_context) return -1;  // out of memory when it came
+    const connection_entry *entry = info->socket_context;
+    gs_tls_show(entry->server->options.tls, chain, chain_count, key);
+    return 0;
+}
+
 static gs_status start_daemon(gs_http_server *server, int listener) {
     const gs_http_server_options *options = &server->options;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)show_certificate},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)GS_TLS_PRIORITIES},
+        {MHD_OPTION_END, 0, NULL}};
+    if (!options->tls) tls[0].option = MHD_OPTION_END;
     server->daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-            MHD_USE_ITC | MHD_USE_ERROR_LOG,
+            MHD_USE_ITC | MHD_USE_ERROR_LOG | (options->tls ? MHD_USE_TLS : 0),
         0, NULL, NULL, on_access, server, MHD_OPTION_LISTEN_SOCKET, listener,
         MHD_OPTION_EXTERNAL_LOGGER, forward_log, NULL, MHD_OPTION_CONNECTION_LIMIT,
-        options->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, options->max_per_address,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((options->idle_ms + 999) / 1000),
+        options->max_connections + SLACK, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((options->idle_ms + 999) / 1000),
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
-        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, server, MHD_OPTION_END);
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, server, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
     return server->daemon ? gs_ok() : gs_error(GS_INTERNAL, "http server did not start");
 }
 
@@ -418,7 +543,8 @@ gs_status gs_http_server_start(gs_http_server **out, const gs_http_server_option
     pthread_mutex_init(&server->lock, NULL);
     gs_cond_init(&server->changed);
     memcpy(server->address, bound, sizeof bound);
-    server->port = atoi(strrchr(bound, ':') + 1);
+    if (gs_http_unix_path(bound)) server->socket = gs_socket_mark_of(gs_http_unix_path(bound));
+    server->port = gs_http_unix_path(bound) ? 0 : atoi(strrchr(bound, ':') + 1);
 
     gs_status status = gs_thread_start(&server->watchdog, "http-watchdog", run_watchdog, server);
     if (!status.code) status = start_daemon(server, listener);
@@ -437,6 +563,7 @@ const char *gs_http_server_address(const gs_http_server *server) {
 
 void gs_http_server_stop(gs_http_server *server) {
     if (!server) return;
+    if (gs_http_unix_path(server->address)) gs_socket_remove(gs_http_unix_path(server->address), server->socket);
     if (server->daemon) {
         int listener = MHD_quiesce_daemon(server->daemon);
         MHD_stop_daemon(server->daemon);

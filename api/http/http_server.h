@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "api/http/listener.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "core/strbuf.h"
@@ -25,7 +26,7 @@ typedef struct gs_http_server gs_http_server;
 // What went wrong before the request was one: answered by the handler like any other error.
 typedef enum gs_http_fault {
     GS_HTTP_FINE = 0,
-    GS_HTTP_BAD_FRAMING,  // Content-Length and chunked, or two of one
+    GS_HTTP_BAD_FRAMING,  // Content-Length and chunked, or two of what there is one of
     GS_HTTP_TOO_LARGE     // the body
 } gs_http_fault;
 
@@ -36,7 +37,9 @@ typedef struct gs_http_request {  // borrowed for the call of the handler
     gs_http_fault fault;
     char id[GS_HTTP_ID_LEN];  // "r-" and hexadecimal digits: X-Request-Id
     int64_t begin_ns;
-    int port;          // that we listen on
+    int port;          // that we listen on; 0: a Unix socket
+    bool is_encrypted;
+    char from[GS_HTTP_PEER_LEN];  // who is at the other end
     void *connection;  // private
 } gs_http_request;
 
@@ -66,6 +69,7 @@ typedef struct gs_http_response {
         char name[32], value[224];
     } headers[GS_HTTP_MAX_HEADERS];
     int num_headers;
+    bool is_known;          // whoever asked: his connection is the last to give way to others
     gs_strbuf body;         // owned
     gs_http_stream stream;  // instead of a body when `read` is set
 } gs_http_response;
@@ -75,15 +79,22 @@ void gs_http_set_header(gs_http_response *response, const char *name, const char
 const char *gs_http_response_header(const gs_http_response *response, const char *name);
 
 typedef struct gs_http_server_options {
-    const char *address;       // "127.0.0.1:8470", "[::1]:0", "localhost:8470"
+    const char *address;       // "127.0.0.1:8470", "[::1]:0", "localhost:8470", "unix:/PATH"
+    struct gs_tls *tls;        // borrowed until stop; NULL: nothing is encrypted
     size_t max_body_bytes;     // 0: 1 MiB
     int64_t request_ms;        // from the first byte to the last; 0: 10 s
     int64_t idle_ms;           // between requests; 0: 30 s
+    // Beyond these whoever comes takes the place of the oldest connection that waits and of which nobody knows whose it is, so
+    // that a crowd of strangers shuts nobody out; where all are known, of the one that has idled for longest, a second at least; else
+    // he is cut himself.
     unsigned max_connections;  // 0: 1024, less where the process may not open that many files
-    unsigned max_per_address;  // 0: 128
+    unsigned max_per_address;  // 0: 128; 127.0.0.0/8 is one address, and so is an IPv6 network of 64 bits
+    // Of a request that announces a body, before a byte of it is read: true when it is refused, and the response
+    // filled. Any thread. May be NULL.
+    bool (*refuse)(void *ctx, const gs_http_request *request, gs_http_response *response);
     // Any thread. Fills the response (zeroed before).
     void (*handle)(void *ctx, const gs_http_request *request, gs_http_response *response);
-    // A connection was cut because of `reason`: "slow". May be NULL.
+    // A connection was cut because of `reason`: "slow", "crowd". May be NULL.
     void (*refused)(void *ctx, const char *reason);
     void *ctx;
 } gs_http_server_options;

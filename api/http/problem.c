@@ -15,8 +15,11 @@ static const gs_problem problems[] = {
      "members are not JSON."},
     {"bad_parameter", 400, "A query parameter is not valid",
      "See /openapi.json for the parameters of each operation."},
-    {"unauthenticated", 401, "No valid credentials", "Send Authorization: Bearer and your token."},
-    {"forbidden", 403, "Not allowed", "Your role is too low for this operation."},
+    {"unauthenticated", 401, "No valid credentials", "Send Authorization: Bearer and your token; `gradsync login` keeps one. The first is in admin.token in the "
+     "coordinator's data directory."},
+    {"forbidden", 403, "Not allowed", "An administrator makes tokens with the role that is needed: POST /v1/tokens, or `gradsync token new`."},
+    {"read_only", 403, "This address is for reading", "Ask the server's other address; --http says which it is."},
+    {"forgery", 403, "This could be another page's doing", "Send the header X-Gradsync-CSRF with any value, or Authorization in place of the cookie."},
     {"bad_host", 403, "The Host header names another server",
      "Use the address that the server listens on, or start it with --allow-host and the name. "
      "This stops DNS rebinding."},

@@ -32,6 +32,32 @@ const gs_field gs_stop_request_fields[] = {
      .help = "How long ranks may take before they are killed."},
     {0}};
 
+static const char *const token_roles[] = {"metrics", "viewer", "operator", "admin", NULL};
+
+const gs_field gs_token_request_fields[] = {
+    {.name = "name",
+     .type = GS_FIELD_STRING,
+     .offset = offsetof(gs_token_request, name),
+     .capacity = sizeof(((gs_token_request *)0)->name),
+     .required = true,
+     .pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+     .help = "What people call it; of one token at a time."},
+    {.name = "role",
+     .type = GS_FIELD_ENUM,
+     .offset = offsetof(gs_token_request, role),
+     .words = token_roles,
+     .required = true,
+     .help = "metrics reads /metrics alone, viewer reads all, operator changes jobs too, admin also says who may."},
+    {.name = "expires_in_seconds",
+     .type = GS_FIELD_DOUBLE,
+     .offset = offsetof(gs_token_request, expires_in_seconds),
+     .has_range = true,
+     .least = 0,
+     .most = 315360000,
+     .default_value = "0",
+     .help = "How long it counts, ten years at most; 0: until it is revoked."},
+    {0}};
+
 typedef struct preview_tensor {
     char name[192];
     int64_t elements;

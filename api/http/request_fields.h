@@ -11,6 +11,13 @@ typedef struct gs_stop_request {
 } gs_stop_request;
 extern const gs_field gs_stop_request_fields[];
 
+typedef struct gs_token_request {
+    char name[64];
+    int role;  // position in "metrics", "viewer", "operator", "admin"
+    double expires_in_seconds;
+} gs_token_request;
+extern const gs_field gs_token_request_fields[];
+
 extern const gs_field gs_preview_request_fields[];
 // Checks a plan preview; *request is the body with its defaults (the caller's).
 GS_NODISCARD gs_status gs_preview_request_check(gs_json **request, const gs_json *body,

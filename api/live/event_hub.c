@@ -11,7 +11,7 @@
 enum {
     RING_EVENTS = 256,
     RING_BYTES = 256 << 10,
-    MAX_HUBS = 64,
+    MAX_HUBS = 96,  // more than there are streams, those of readers included
     IDLE_SECONDS = 60,
     WATCH_INTERVAL_MS = 100,
     RETRY_MS = 500,

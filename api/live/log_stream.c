@@ -75,7 +75,8 @@ static ssize_t read_logs(void *ctx, char *buffer, size_t max_bytes) {
     while (stream->out_at == stream->out.len) {
         if (stream->ended || gs_strbuf_failed(&stream->out) ||
             gs_http_client_gone(stream->options.http_client) ||
-            gs_event_hubs_stopping(stream->options.hubs))
+            gs_event_hubs_stopping(stream->options.hubs) ||
+            !gs_token_store_admits_still(stream->options.tokens, &stream->options.caller))
             return GS_HTTP_STREAM_END;
         gs_strbuf_clear(&stream->out);
         stream->out_at = 0;
@@ -90,7 +91,7 @@ static ssize_t read_logs(void *ctx, char *buffer, size_t max_bytes) {
 
 static void close_logs(void *ctx) {
     log_stream *stream = ctx;
-    if (stream->options.follow) gs_stream_slots_give(stream->options.slots);
+    if (stream->options.follow) gs_stream_slots_give(stream->options.slots, stream->options.holder);
     gs_json_release(stream->request);
     gs_strbuf_release(&stream->out);
     free(stream);
@@ -99,7 +100,7 @@ static void close_logs(void *ctx) {
 gs_status gs_log_stream_open(gs_http_stream *out, const gs_log_stream_options *options) {
     log_stream *stream = calloc(1, sizeof *stream);
     if (!stream) {
-        if (options->follow) gs_stream_slots_give(options->slots);
+        if (options->follow) gs_stream_slots_give(options->slots, options->holder);
         return gs_error(GS_RESOURCE_EXHAUSTED, "log stream: out of memory");
     }
     stream->options = *options;

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "api/access/token_store.h"
 #include "api/http/http_server.h"
 #include "api/live/event_hub.h"
 #include "api/live/stream_slots.h"
@@ -15,6 +16,9 @@ typedef struct gs_log_stream_options {
     gs_rpc_client *client;
     gs_event_hubs *hubs;     // when they stop, the stream ends
     gs_stream_slots *slots;  // of a follower: one is taken already; the stream gives it back
+    char holder[GS_STREAM_HOLDER_BYTES];
+    gs_token_store *tokens;
+    gs_caller caller;        // the stream ends with his token
     const gs_json *request;  // of ReadLogs, copied
     const gs_json
         *first;  // the answer to it, which the caller has read: errors are answered as such

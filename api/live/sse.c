@@ -150,7 +150,11 @@ static ssize_t read_events(void *ctx, char *buffer, size_t max_bytes) {
             return GS_HTTP_STREAM_END;
         gs_strbuf_clear(&stream->out);
         stream->out_at = 0;
-        if (stream->wants_snapshot) write_snapshot(stream);
+        if (!gs_token_store_admits_still(stream->options.tokens, &stream->options.caller)) {
+            gs_sse_write_event(&stream->out, NULL, "end", "{\"reason\":\"unauthenticated\"}");
+            stream->ended = true;
+        }
+        if (!stream->ended && stream->wants_snapshot) write_snapshot(stream);
         if (!stream->out.len) wait_for_event(stream);
         if (!stream->out.len && gs_now_ns() >= stream->comment_at_ns)
             gs_strbuf_puts(&stream->out, ": still here\n\n");
@@ -166,7 +170,7 @@ static ssize_t read_events(void *ctx, char *buffer, size_t max_bytes) {
 static void close_events(void *ctx) {
     sse_stream *stream = ctx;
     if (stream->hub) gs_event_hub_leave(stream->hub);
-    gs_stream_slots_give(stream->options.slots);
+    gs_stream_slots_give(stream->options.slots, stream->options.holder);
     gs_strbuf_release(&stream->out);
     free(stream->step.data);
     free(stream);
@@ -176,7 +180,7 @@ gs_status gs_sse_open(gs_http_stream *out, bool *nothing_left, const gs_sse_opti
     *nothing_left = false;
     sse_stream *stream = calloc(1, sizeof *stream);
     if (!stream) {
-        gs_stream_slots_give(options->slots);
+        gs_stream_slots_give(options->slots, options->holder);
         return gs_error(GS_RESOURCE_EXHAUSTED, "event stream: out of memory");
     }
     stream->options = *options;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "api/access/token_store.h"
 #include "api/http/api_metrics.h"
 #include "api/http/http_server.h"
 #include "api/live/event_hub.h"
@@ -16,6 +17,9 @@ typedef struct gs_sse_options {
     gs_rpc_client *client;
     gs_api_metrics *metrics;
     gs_stream_slots *slots;     // one is taken already; the stream gives it back
+    char holder[GS_STREAM_HOLDER_BYTES];
+    gs_token_store *tokens;
+    gs_caller caller;           // the stream ends with his token
     const char *job;            // full id, "" for the whole cluster
     bool only_events;           // of the topics: `event` alone
     int64_t interval_ms;        // least time between two `step`

@@ -1,4 +1,5 @@
-// Open streams of a server, log followers included, and their limit. Thread-safe.
+// Open streams of a server, log followers included, and their limit; half of them at most are one holder's, so that nobody
+// has them all. Thread-safe.
 #ifndef API_LIVE_STREAM_SLOTS_H
 #define API_LIVE_STREAM_SLOTS_H
 
@@ -9,8 +10,10 @@
 typedef struct gs_stream_slots gs_stream_slots;
 gs_stream_slots *gs_stream_slots_create(int max_streams, gs_api_metrics *metrics);
 void gs_stream_slots_destroy(gs_stream_slots *slots);
-bool gs_stream_slots_take(gs_stream_slots *slots);  // false: all are taken
-void gs_stream_slots_give(gs_stream_slots *slots);
+// holder: whose it is, "" for nobody's in particular. False: all are taken, or all that he may have.
+enum { GS_STREAM_HOLDER_BYTES = 48 };
+bool gs_stream_slots_take(gs_stream_slots *slots, const char *holder);
+void gs_stream_slots_give(gs_stream_slots *slots, const char *holder);
 int gs_stream_slots_taken(gs_stream_slots *slots);
 
 #endif

@@ -26,6 +26,16 @@ static gs_json *number_schema(const gs_query_param *param, const char *type) {
     return schema;
 }
 
+// "?verbose" says what "?verbose=true" says.
+static gs_json *bool_schema(void) {
+    gs_json *schema = gs_json_new_object(), *values = gs_json_new_array();
+    gs_json_push(values, gs_json_new_bool(true));
+    gs_json_push(values, gs_json_new_bool(false));
+    gs_json_push(values, gs_json_new_string(""));
+    gs_json_set(schema, "enum", values);
+    return schema;
+}
+
 static gs_json *query_schema(const gs_query_param *param) {
     gs_json *schema = NULL, *words = NULL;
     switch (param->type) {
@@ -34,7 +44,7 @@ static gs_json *query_schema(const gs_query_param *param) {
     case GS_QUERY_NUMBER:
         return number_schema(param, "number");
     case GS_QUERY_BOOL:
-        return new_type("boolean");
+        return bool_schema();
     case GS_QUERY_WORDS:
         schema = new_type("array");
         gs_json_set(schema, "items", new_type("string"));
@@ -71,8 +81,9 @@ static void add_path_parameters(gs_json *parameters, const char *path) {
         gs_json_push(
             parameters,
             new_parameter(name, "path", true,
-                          job ? "Full id, a unique prefix of it, or the name of a live job."
-                              : "A code of an error.",
+                          job                           ? "Full id, a unique prefix of it, or the name of a live job."
+                          : strcmp(name, "token") == 0 ? "Id of a token, or the name of one that counts."
+                                                       : "A code of an error.",
                           new_type("string")));
     }
 }
@@ -165,19 +176,38 @@ static gs_json *new_responses(const gs_route *route) {
                            "The stream has ended and you have seen its end");
         gs_json_set(responses, "204", nothing);
     }
+    if (route->role != GS_ROLE_ANYBODY) {
+        gs_json_set(responses, "401", new_reference("#/components/responses/Problem"));
+        gs_json_set(responses, "403", new_reference("#/components/responses/Problem"));
+    }
     gs_json_set(responses, "default", new_reference("#/components/responses/Problem"));
     return responses;
+}
+
+// Where tokens are asked for at all. The roles of a bearer token are for its readers: OpenAPI knows no order of them.
+static gs_json *new_security(const gs_route *route) {
+    gs_json *alternatives = gs_json_new_array();
+    if (route->role == GS_ROLE_ANYBODY) return alternatives;
+    gs_json *token = gs_json_new_object();
+    gs_json_set(token, "token", gs_json_new_array());
+    gs_json_push(alternatives, token);
+    gs_json *session = gs_json_new_object();
+    gs_json_set(session, "session", gs_json_new_array());
+    gs_json_push(alternatives, session);
+    return alternatives;
 }
 
 static gs_json *new_operation(const gs_route *route) {
     static const char *const roles[] = {
         [GS_ROLE_ANYBODY] = "none",       [GS_ROLE_AGENT] = "agent",   [GS_ROLE_TRAINER] = "trainer",
         [GS_ROLE_METRICS] = "metrics",    [GS_ROLE_VIEWER] = "viewer", [GS_ROLE_OPERATOR] = "operator",
+        [GS_ROLE_ADMIN] = "admin",
     };
     gs_json *operation = gs_json_new_object();
     gs_json_set_string(operation, "operationId", route->operation);
     gs_json_set_string(operation, "summary", route->summary);
     gs_json_set_string(operation, "x-role", roles[route->role]);
+    gs_json_set(operation, "security", new_security(route));
     gs_json_set(operation, "parameters", new_parameters(route));
     if (route->body) gs_json_set(operation, "requestBody", new_request_body(route));
     gs_json_set(operation, "responses", new_responses(route));
@@ -202,6 +232,25 @@ static gs_json *new_problem_schema(void) {
     return schema;
 }
 
+static gs_json *new_security_schemes(void) {
+    gs_json *schemes = gs_json_new_object(), *token = gs_json_new_object();
+    gs_json_set_string(token, "type", "http");
+    gs_json_set_string(token, "scheme", "bearer");
+    gs_json_set_string(token, "description",
+                       "A token of this server: `gs_` and 43 characters. x-role of an operation is the least role that "
+                       "may: metrics, viewer, operator, admin. Nobody is asked at a loopback address, until a token is made.");
+    gs_json_set(schemes, "token", token);
+    gs_json *session = gs_json_new_object();
+    gs_json_set_string(session, "type", "apiKey");
+    gs_json_set_string(session, "in", "cookie");
+    gs_json_set_string(session, "name", "gradsync");
+    gs_json_set_string(session, "description",
+                       "What POST /v1/session gives a browser for its token; `__Host-gradsync` where the server encrypts. What changes "
+                       "something needs the header X-Gradsync-CSRF, with any value, beside it.");
+    gs_json_set(schemes, "session", session);
+    return schemes;
+}
+
 static gs_json *new_components(const gs_route *routes, size_t num_routes) {
     gs_json *schemas = gs_json_new_object(), *responses = gs_json_new_object();
     gs_json *components = gs_json_new_object(), *problem = gs_json_new_object();
@@ -220,6 +269,7 @@ static gs_json *new_components(const gs_route *routes, size_t num_routes) {
     gs_json_set(responses, "Problem", problem);
     gs_json_set(components, "schemas", schemas);
     gs_json_set(components, "responses", responses);
+    gs_json_set(components, "securitySchemes", new_security_schemes());
     return components;
 }
 

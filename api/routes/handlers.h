@@ -22,6 +22,16 @@ void gs_handle_logs(gs_route_call *call);
 void gs_handle_stream(gs_route_call *call);
 void gs_handle_events(gs_route_call *call);
 
+// tokens.c
+void gs_handle_whoami(gs_route_call *call);
+void gs_handle_list_tokens(gs_route_call *call);
+void gs_handle_create_token(gs_route_call *call);
+void gs_handle_revoke_token(gs_route_call *call);
+
+// session.c
+void gs_handle_begin_session(gs_route_call *call);
+void gs_handle_end_session(gs_route_call *call);
+
 // timeline.c
 void gs_handle_timeline(gs_route_call *call);
 

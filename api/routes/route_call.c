@@ -138,6 +138,10 @@ bool gs_route_call_read_params(gs_route_call *call) {
         gs_json_set_string(call->args, call->match->params[i].name, call->match->params[i].value);
     param_walk walk = {.call = call};
     gs_http_each_query(call->request, take_query, &walk);
+    // Who changes something is told with it.
+    char principal[GS_PRINCIPAL_BYTES];
+    gs_caller_format(principal, call->caller);
+    if (*principal && call->match->route->role >= GS_ROLE_OPERATOR) gs_json_set_string(call->args, "principal", principal);
     return !walk.failed;
 }
 

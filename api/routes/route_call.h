@@ -4,6 +4,9 @@
 
 #include <stdbool.h>
 
+#include "api/access/rates.h"
+#include "api/access/sessions.h"
+#include "api/access/token_store.h"
 #include "api/http/api_metrics.h"
 #include "api/http/http_server.h"
 #include "api/http/router.h"
@@ -17,6 +20,9 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_api_metrics *metrics;
     gs_event_hubs *hubs;
     gs_stream_slots *slots;
+    gs_token_store *tokens;
+    gs_sessions *sessions;
+    gs_rates *changes;  // of each token
     const gs_route *routes;  // the table, for the document about it
     size_t num_routes;
     bool hosted;  // by the coordinator: its loop is this process's loop
@@ -28,6 +34,7 @@ typedef struct gs_route_call {
     const gs_http_request *request;
     gs_http_response *response;
     const gs_route_match *match;
+    const gs_caller *caller;
     gs_json *args;       // members for the RPC: path and query parameters; owned
     int representation;  // which of the route's media types the client gets
 } gs_route_call;

@@ -1,4 +1,5 @@
 // Handlers whose answers go on: logs, and live events.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +10,19 @@
 
 enum { DEFAULT_INTERVAL_MS = 500 };
 
-static bool take_slot(gs_route_call *call) {
-    if (gs_stream_slots_take(call->services->slots)) return true;
+// Whose a stream is: the token's, where nobody is asked for one on purpose the address's.
+static void name_holder(char holder[GS_STREAM_HOLDER_BYTES], const gs_route_call *call) {
+    const char *from = call->request->from, *port = strrchr(from, ':');
+    int len = *call->caller->id || !call->caller->is_exempt || !port ? 0 : (int)(port - from);
+    snprintf(holder, GS_STREAM_HOLDER_BYTES, "%s%.*s", call->caller->id, len, from);
+}
+
+static bool take_slot(gs_route_call *call, char holder[GS_STREAM_HOLDER_BYTES]) {
+    name_holder(holder, call);
+    if (gs_stream_slots_take(call->services->slots, holder)) return true;
     gs_api_metrics_refuse(call->services->metrics, "too_many_streams");
     gs_problem_answer_code(call->response, call->request->id, "too_many_streams",
-                           "as many streams are open as this server allows");
+                           "as many streams are open as this server allows, or as it allows one token or address");
     return false;
 }
 
@@ -23,18 +32,22 @@ void gs_handle_logs(gs_route_call *call) {
     gs_json *reply = NULL;
     // The first batch is read here, so that errors are answered as errors.
     if (!gs_route_call_rpc(call, GS_READ_LOGS, call->args, &reply)) return;
-    if (follow && !take_slot(call)) {
+    char holder[GS_STREAM_HOLDER_BYTES] = "";
+    if (follow && !take_slot(call, holder)) {
         gs_json_release(reply);
         return;
     }
     gs_log_stream_options options = {.client = call->services->client,
                                      .hubs = call->services->hubs,
                                      .slots = call->services->slots,
+                                     .tokens = call->services->tokens,
+                                     .caller = *call->caller,
                                      .request = call->args,
                                      .first = reply,
                                      .follow = follow,
                                      .as_json = call->representation == 1,
                                      .http_client = gs_http_request_client(call->request)};
+    memcpy(options.holder, holder, sizeof holder);
     gs_status status = gs_log_stream_open(&call->response->stream, &options);
     gs_json_release(reply);
     if (status.code) {
@@ -50,17 +63,21 @@ void gs_handle_logs(gs_route_call *call) {
 }
 
 static void open_events(gs_route_call *call, const char *job, bool only_events) {
-    if (!take_slot(call)) return;
+    char holder[GS_STREAM_HOLDER_BYTES];
+    if (!take_slot(call, holder)) return;
     const char *interval = gs_http_query(call->request, "interval_ms");
     gs_sse_options options = {.hubs = call->services->hubs,
                               .client = call->services->client,
                               .metrics = call->services->metrics,
                               .slots = call->services->slots,
+                              .tokens = call->services->tokens,
+                              .caller = *call->caller,
                               .job = job,
                               .only_events = only_events,
                               .interval_ms = interval ? atoll(interval) : DEFAULT_INTERVAL_MS,
                               .last_event_id = gs_http_header(call->request, "Last-Event-ID"),
                               .http_client = gs_http_request_client(call->request)};
+    memcpy(options.holder, holder, sizeof holder);
     bool nothing_left = false;
     gs_status status = gs_sse_open(&call->response->stream, &nothing_left, &options);
     if (status.code == GS_RESOURCE_EXHAUSTED) {

@@ -49,13 +49,25 @@ static bool may_say(const gs_member *member, gs_speaker speaker, int64_t generat
     return member->stage != GS_MEMBER_LEAVING && generation == (int64_t)member->job->run->generation;
 }
 
+// Nobody is commanded from an old copy, for the moment until its process ends.
+static void refuse_people(gs_engine *engine, gs_call call) {
+    gs_reply_refusal(engine, call, gs_error(GS_UNAVAILABLE, "the coordinator is going down: its database is an old copy"),
+                     "draining", "start it on the newer data and ask again");
+}
+
 gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admitted) {
     const gs_event_rule *rule = &rules[event->kind];
-    *admitted = true;
+    *admitted = rule->speaker != GS_SPEAKER_PEOPLE || !engine->state.cluster.is_old_copy;
+    if (!*admitted) refuse_people(engine, event->from.call);
     if (rule->speaker < GS_SPEAKER_MEMBER || rule->speaker > GS_SPEAKER_BOUND) return NULL;
     const gs_origin *from = &event->from;
     gs_member *member = gs_state_member(&engine->state, from->incarnation);
     if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != from->job)) member = NULL;
+    if (member && !gs_principal_may_be(&from->principal, member->worker)) {
+        *admitted = false;
+        gs_reply_error(engine, from->call, gs_error(GS_PERMISSION_DENIED, "this trainer is one of worker %s", member->worker));
+        return NULL;
+    }
     if (member && !may_say(member, rule->speaker, from->generation)) member = NULL;
     if (member) {
         member->heard_ns = engine->state.now_ns;

@@ -16,7 +16,7 @@ typedef enum gs_speaker {
 
 typedef struct gs_event_rule {
     gs_speaker speaker;
-    gs_role role;  // that a principal needs, as soon as somebody has to show a key
+    gs_role role;  // that its sender needs, where keys are shown: compared where frames come in
 } gs_event_rule;
 
 const gs_event_rule *gs_event_rule_of(gs_engine_event_kind kind);

@@ -250,7 +250,10 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
 static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found) {
     int64_t now_ns = engine->state.now_ns;
     bool most = 2 * found->out_of_reach > found->awaited;
-    if (most && found->first && now_ns - found->first_ns >= stopped_alone_after(engine, run)) return false;
+    // Who fell silent first may go on for as long as another of them hears somebody.
+    bool all = found->out_of_reach == found->awaited;
+    int64_t last_ns = all ? gs_run_heard_ns(run) : found->first_ns;
+    if (most && found->first && now_ns - last_ns >= stopped_alone_after(engine, run)) return false;
     bool was_unheard = run->unheard;
     if (was_unheard != most)
         gs_mind_log(engine, GS_SEVERITY_WARNING,
@@ -398,6 +401,7 @@ static void skip_in_run(const gs_state *state, gs_run *run, int64_t skipped_ns, 
 static void skip_in_job(const gs_state *state, gs_job *job, int64_t skipped_ns, bool forgets) {
     gs_checkpoints *checkpoints = &job->checkpoints;
     checkpoints->asked_ns = later(checkpoints->asked_ns, skipped_ns, state->now_ns);
+    if (job->apart_since_ns) job->apart_since_ns = later(job->apart_since_ns, skipped_ns, state->now_ns);
     if (job->run) skip_in_run(state, job->run, skipped_ns, forgets);
 }
 
@@ -413,6 +417,7 @@ void gs_deadlines_skip(gs_engine *engine, int64_t skipped_ns) {
         gs_agent *agent = state->agents.items[i];
         agent->heard_ns = later(agent->heard_ns, age_skipped_ns, now_ns);
         agent->connected_ns = later(agent->connected_ns, age_skipped_ns, now_ns);
+        if (agent->place_due_ns) agent->place_due_ns += skipped_ns;
         if (!gs_agent_is_connected(agent)) agent->lost_ns = later(agent->lost_ns, age_skipped_ns, now_ns);
     }
 }

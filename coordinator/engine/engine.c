@@ -11,6 +11,7 @@
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/part_saves.h"
+#include "coordinator/engine/base/places.h"
 #include "coordinator/engine/deadlines.h"
 #include "coordinator/engine/requests.h"
 #include "coordinator/engine/retention.h"
@@ -157,6 +158,7 @@ static void tick(gs_engine *engine) {
     gs_farewells_tick(engine);
     gs_generations_tick(engine);
     gs_checkpoints_tick(engine);
+    gs_places_tick(engine);
     gs_releases_tick(engine);
     gs_cadence_tick(engine);
     turn(engine);

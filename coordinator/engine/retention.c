@@ -119,9 +119,11 @@ static gs_status refuse(gs_engine *engine, const char *limit, gs_status status) 
 }
 
 gs_status gs_retention_check(gs_engine *engine, bool has_key) {
-    const gs_state *state = &engine->state;
+    gs_state *state = &engine->state;
     const gs_retention *retention = &state->retention;
-    if (has_key && retention->keys && state->keys.count >= retention->keys)
+    bool is_full = has_key && retention->keys && state->keys.count >= retention->keys;
+    if (is_full) gs_request_keys_expire(&state->keys, state->now_ns);  // else that is done now and then
+    if (is_full && state->keys.count >= retention->keys)
         return refuse(engine, "idempotency_keys",
                       gs_error(GS_RESOURCE_EXHAUSTED, "%zu idempotency keys are remembered already", state->keys.count));
     if (!retention->live_jobs || state->jobs.count < retention->live_jobs) return gs_ok();

@@ -28,17 +28,18 @@ bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu) {
 
 gs_slot_pools gs_agent_free_slots(const gs_agent *agent) {
     gs_slot_pools pools = {0};
-    bool takes_more = gs_agent_is_connected(agent) && !agent->is_leaving;
+    bool takes_more = gs_agent_is_connected(agent) && !agent->is_leaving && !agent->place_due_ns;
     for (int i = 0; takes_more && i < agent->num_slots; i++) {
-        pools.plain += gs_agent_slot_is_free(agent, i, false);
-        pools.gpu += gs_agent_slot_is_free(agent, i, true);
+        if (agent->slots[i].incarnation) continue;
+        bool has_gpu = agent->devices.count > 0 && has_gpu_at(agent, i);
+        *(has_gpu ? &pools.gpu : &pools.plain) += 1;
     }
     return pools;
 }
 
 gs_slot_pools gs_agent_all_slots(const gs_agent *agent) {
     gs_slot_pools pools = {0};
-    for (int i = 0; i < agent->num_slots; i++) pools.gpu += has_gpu_at(agent, i);
+    for (int i = 0; agent->devices.count > 0 && i < agent->num_slots; i++) pools.gpu += has_gpu_at(agent, i);
     pools.plain = agent->num_slots - pools.gpu;
     return pools;
 }

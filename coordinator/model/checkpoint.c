@@ -27,6 +27,17 @@ gs_checkpoint *gs_checkpoints_add(gs_checkpoints *checkpoints, const char *direc
     return item;
 }
 
+void gs_checkpoints_load(gs_checkpoints *checkpoints, const char *directory, const gs_checkpoint *row) {
+    gs_checkpoint *item = gs_checkpoints_find(checkpoints, directory);
+    bool is_gone = item != NULL;
+    if (!item) item = gs_checkpoints_add(checkpoints, directory);
+    gs_checkpoint loaded = *row;
+    memcpy(loaded.directory, item->directory, sizeof loaded.directory);
+    if (is_gone) loaded.state = GS_CHECKPOINT_DELETING;
+    loaded.is_gone |= is_gone;
+    *item = loaded;
+}
+
 gs_checkpoint *gs_checkpoints_find(const gs_checkpoints *checkpoints, const char *directory) {
     for (size_t i = 0; i < checkpoints->count; i++) {
         if (!strcmp(checkpoints->items[i].directory, directory)) return &checkpoints->items[i];
@@ -66,7 +77,12 @@ size_t gs_checkpoints_num_verifying(const gs_checkpoints *checkpoints) {
 
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints) {
     if (checkpoints->wants_look || checkpoints->looking > 0 || checkpoints->find_again_ns) return true;
-    return gs_checkpoints_num_verifying(checkpoints) > 0;
+    for (size_t i = 0; i < checkpoints->count; i++) {
+        const gs_checkpoint *item = &checkpoints->items[i];
+        bool is_wanted = !checkpoints->most_step || item->step <= checkpoints->most_step;
+        if (is_wanted && item->state == GS_CHECKPOINT_VERIFYING) return true;
+    }
+    return false;
 }
 
 gs_part_save *gs_part_saves_add(gs_checkpoints *checkpoints, const char *directory, int64_t step,

@@ -78,6 +78,8 @@ typedef struct gs_checkpoints {  // {0} is empty
     int64_t find_again_ns;  // something could not be read; 0: nothing
     int num_finds;          // because of that, since nothing was in the way
     int64_t asked_ns;       // what is looked for, since when
+    int64_t listed_ns;      // what there is, when that was asked last; 0: never, and nobody has written there
+    int num_lists;          // of the next start, because the one before was old
     int64_t away_since_ns;  // the disk itself does not answer; 0: it does
     char away_reason[160];
     bool is_given_up;       // by an operator: its next start goes on from what is known
@@ -90,6 +92,8 @@ typedef struct gs_checkpoints {  // {0} is empty
 
 void gs_checkpoints_release(gs_checkpoints *checkpoints);
 gs_checkpoint *gs_checkpoints_add(gs_checkpoints *checkpoints, const char *directory);
+// As its row says, unless the record of its job has it gone.
+void gs_checkpoints_load(gs_checkpoints *checkpoints, const char *directory, const gs_checkpoint *row);
 gs_checkpoint *gs_checkpoints_find(const gs_checkpoints *checkpoints, const char *directory);  // NULL: none
 void gs_checkpoints_forget(gs_checkpoints *checkpoints, const char *directory);
 // Of those that a job may start from, none above most_step. NULL: none.

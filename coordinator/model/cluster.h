@@ -19,7 +19,8 @@ typedef struct gs_cluster {
     uint64_t life;     // the same
     gs_u64_map lives;  // of all starts that are remembered, by epoch
     bool is_old_copy;  // somebody has shown it
-    uint32_t later_epoch;  // that was seen by then
+    uint32_t later_epoch;  // that was seen by then; 0: a generation was
+    uint32_t later_generation;
     int64_t doubted_ns;    // a trainer has shown it, and no worker has denied it: since when; 0: nobody has
     int64_t doubted_epoch;  // that it has seen
 } gs_cluster;

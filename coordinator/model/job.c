@@ -60,6 +60,7 @@ void gs_job_free(gs_job *job) {
     gs_param_order_release(&job->observed_order);
     gs_link_report_release(&job->link);
     gs_link_report_release(&job->observed_link);
+    gs_plan_offers_release(&job->offers);
     free(job);
 }
 
@@ -72,6 +73,18 @@ bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *c
 
 const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_t generation) {
     return *job->adopted_from && generation < job->least_generation ? job->adopted_from : ours->id;
+}
+
+gs_job_savers gs_job_savers_of(const gs_job *job) {
+    bool has_record = job->generation >= job->least_generation;
+    return (gs_job_savers){job->generation, has_record ? -1 : job->adopted_step, job->begun_step, job->left_generation,
+                            job->left_step};
+}
+
+bool gs_job_savers_include(gs_job_savers savers, uint32_t generation, int64_t step) {
+    bool has_begun_there = step > 0 && step == savers.begun_step;
+    if (generation && generation <= savers.left_generation && step > savers.left_step) return false;
+    return !generation || generation >= savers.generation || step <= savers.older_to || has_begun_there;
 }
 
 bool gs_job_is_unrecorded(const gs_job *job) { return job->held_back && !gs_job_state_terminal(job->state); }

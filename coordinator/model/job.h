@@ -12,6 +12,7 @@
 #include "core/digest.h"
 #include "rpc/schema/job_spec.h"
 #include "rpc/plan/link_message.h"
+#include "rpc/plan/offers_message.h"
 
 typedef enum gs_job_state {
     GS_JOB_QUEUED = 0,
@@ -73,6 +74,7 @@ typedef struct gs_job {
     char stop_reason[48];
 
     char adopted_from[GS_CLUSTER_NAME_LEN];  // the cluster whose trainers were adopted with it; "": none
+    int64_t adopted_step;       // that they had come to
     uint32_t least_generation;  // of those that it is given here, where it was adopted: no earlier one can be mixed up with them; 0: any
 
     uint32_t generation;
@@ -83,6 +85,11 @@ typedef struct gs_job {
     int64_t reached_step;  // of the run that failed last, until the next one has begun; 0: none
     int64_t lost_steps;    // that were taken again after failures, or will be
     int startup_failures;  // in a row, without a committed step
+    int64_t begun_step;    // of the checkpoint that its last start went on from; 0: none
+    // An operator has started it without the disk of its checkpoints: what ranks up to that generation saved behind that step is
+    // not looked for any more. Until the new ranks have a generation of their own, nothing else tells theirs from it.
+    uint32_t left_generation;
+    int64_t left_step;
     int64_t go_on_step;    // where an operator has its next generation begin: later checkpoints are none; 0: nobody has
 
     gs_plan_facts plan;
@@ -92,6 +99,7 @@ typedef struct gs_job {
     gs_link_report link;            // between its hosts, that plans follow; empty: none
     gs_link_report observed_link;   // the last one that a rank told
     uint32_t link_generation;       // in which; 0: none
+    gs_plan_offers offers;          // of hook "auto", as rank 0 told them last; no plan follows them
     int link_doubts;                // in a row, tellings by which another plan would be better
 
     // Its age counts while a coordinator is there, on a clock that nobody sets: it decides deadlines.
@@ -103,6 +111,7 @@ typedef struct gs_job {
     gs_job_wait wait;
     int slots_needed, slots_free;
     int64_t waiting_since_ns;
+    int64_t apart_since_ns;   // since when no free worker sees its checkpoint; 0: one does, or there is none
     int64_t enough_since_ns;  // when world.min slots became free; 0: they are not
     int64_t not_before_ns;    // back-off
     int world_wanted;         // restart with exactly that many; 0: any between min and max
@@ -127,6 +136,20 @@ bool gs_job_is_being_deleted(const gs_job *job);
 bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster);
 // The name under which the ranks of that generation were started, and write.
 const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_t generation);
+// Whose files are the job's that nobody told of: those of its newest generation. What older ones saved is in its record, or was left
+// behind; until it has a generation here, an adopted job has no record, and theirs count up to where its ranks were. What its last start went
+// on from is the job's though nobody may have been able to record it.
+typedef struct gs_job_savers {
+    uint32_t generation;
+    int64_t older_to;  // a step; −1: none of theirs
+    int64_t begun_step;  // that one counts, too; 0: none
+    uint32_t left_generation;  // what its ranks and earlier ones saved behind left_step was given up; 0: nothing was
+    int64_t left_step;
+} gs_job_savers;
+
+gs_job_savers gs_job_savers_of(const gs_job *job);
+bool gs_job_savers_include(gs_job_savers savers, uint32_t generation, int64_t step);  // generation 0: it is not told
+
 // It may never come to be: until its first row is durable nobody is told that he belongs to it, and nothing else is written of it.
 bool gs_job_is_unrecorded(const gs_job *job);
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns);

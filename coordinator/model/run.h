@@ -196,7 +196,7 @@ struct gs_run {
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
     bool told_apart;  // people, that a worker of it does not see the checkpoints here
-    char backend[32], backend_reason[192];  // what its ranks reduce over, and why, as rank 0 says; "": not told, or to an earlier life
+    char backend[32], backend_reason[192];  // what its ranks reduce over, and why, as rank 0 says, to each life of the coordinator; "": not told
 };
 
 // Members are zeroed but for their job and rank −1.

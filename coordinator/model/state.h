@@ -21,6 +21,7 @@ typedef struct gs_generation_numbers {
     uint32_t next;         // to be handed out
     uint32_t durable_end;  // numbers below it are reserved on the disk
     uint32_t asked_end;    // the same once the store has answered; equals durable_end while nothing is asked
+    uint32_t leapt_from;   // where they were before a fence made them leap, until one above it is given out; 0: nowhere else
 } gs_generation_numbers;
 
 // How much is kept. 0: as much as there is.

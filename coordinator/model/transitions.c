@@ -78,6 +78,7 @@ static const gs_transition member_rows[] = {
 
 static const gs_transition checkpoint_rows[] = {
     {GS_CHECKPOINT_VERIFYING, GS_CHECKPOINT_RECORDING, "its files are as the manifest says"},
+    {GS_CHECKPOINT_VERIFYING, GS_CHECKPOINT_DELETING, "its job has gone on from an earlier one, which was named"},
     {GS_CHECKPOINT_RECORDING, GS_CHECKPOINT_GOOD, "its row is durable"},
     {GS_CHECKPOINT_RECORDING, GS_CHECKPOINT_DELETING, "its files are gone before its row is written"},
     {GS_CHECKPOINT_GOOD, GS_CHECKPOINT_DELETING, "newer ones are enough, or its files are gone"},

@@ -42,6 +42,12 @@ static const struct {
     [GS_LIMIT_RECALLS] = {"recalls", "as many questions about ended jobs wait as may: one more was refused"},
     [GS_LIMIT_KEYS] = {"idempotency_keys", "as many idempotency keys are remembered as may be: a request with a new one was refused"},
     [GS_LIMIT_JOBS] = {"jobs", "as many jobs wait and train as may: one more was refused"},
+    [GS_LIMIT_RECALLED] = {"recalled_jobs", "as many ended jobs are in memory because somebody asked as may be: they are let go"},
+    [GS_LIMIT_REMOVALS] = {"removals", "as many removals of checkpoints are owed as may be: one more was refused"},
+    [GS_LIMIT_SWEPT] = {"swept_directories", "as many directories without a manifest are watched as may be: others are swept later"},
+    [GS_LIMIT_REQUESTS] = {"requests", "as many requests wait as may: one more was refused"},
+    [GS_LIMIT_UNREAD] = {"unread", "a worker or a reader does not read as much as may wait for it: what came on top was not sent"},
+    [GS_LIMIT_ENDS] = {"ends", "as many ends of streams wait to be read as may: one more was sent without what it says"},
 };
 
 static gs_metric *series_of(gs_observer *observer, const gs_metric_family *family, const char *a, const char *b,
@@ -103,10 +109,22 @@ static void tell_limit(gs_observer *observer, gs_limit limit) {
     gs_events_note(observer, GS_SEVERITY_WARNING, "LimitReached", limits[limit].what);
 }
 
+void gs_counters_note_limit(gs_observer *observer, gs_limit limit, uint64_t total) {
+    observer->limits_reached[limit] += total - observer->limit_totals[limit];
+    observer->limit_totals[limit] = total;
+}
+
+static void ask_server(gs_observer *observer) {
+    gs_rpc_server_stats stats;
+    gs_rpc_server_get_stats(observer->server, &stats);
+    gs_counters_note_limit(observer, GS_LIMIT_REQUESTS, stats.refused_full);
+    gs_counters_note_limit(observer, GS_LIMIT_UNREAD, stats.dropped_slow);
+    gs_counters_note_limit(observer, GS_LIMIT_ENDS, stats.cut);
+}
+
 void gs_counters_tick(gs_observer *observer) {
-    uint64_t refused = gs_writer_num_refused(observer->writer);
-    observer->limits_reached[GS_LIMIT_WRITES] += refused - observer->num_refused;
-    observer->num_refused = refused;
+    gs_counters_note_limit(observer, GS_LIMIT_WRITES, gs_writer_num_refused(observer->writer));
+    if (observer->server) ask_server(observer);
     for (int i = 0; i < GS_NUM_LIMITS; i++) {
         if (observer->limits_reached[i] > 0) tell_limit(observer, (gs_limit)i);
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/model/run.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/store/log_disk.h"
@@ -70,7 +71,7 @@ typedef struct gs_log_write {
     gs_log_disk *disk;
     gs_rpc_call_handle *call;
     gs_held held;
-    size_t num_lines;
+    size_t num_lines, num_refused;
     char **lines;    // owned
     uint64_t *keys;  // owned
     bool removes, rests;
@@ -91,9 +92,15 @@ static gs_status write_log(gs_write *base, gs_job_store *store) {
     return gs_log_disk_flush(write->disk);
 }
 
+// An agent puts what is refused so into its own log.
+static gs_status not_its_own(size_t count) {
+    return gs_error(GS_PERMISSION_DENIED, "log: %zu lines are of ranks that this worker did not have", count);
+}
+
 static void log_written(gs_write *base, gs_status status) {
     gs_log_write *write = (gs_log_write *)base;
     if (status.code) gs_log_warn("log not written", "reason=\"%s\"", status.message);
+    if (!status.code && write->num_refused) status = not_its_own(write->num_refused);
     if (write->call) gs_rpc_reply(write->call, status, status.code ? NULL : gs_json_new_object());
     gs_job *job = gs_job_table_get(&write->observer->state->jobs, write->job);
     if (job && write->num_lines > 0) gs_job_log_wake(write->observer, job);
@@ -201,11 +208,23 @@ static gs_status refuse_records(const gs_agent *agent, const gs_job *job, const 
     return gs_error(GS_RESOURCE_EXHAUSTED, "log: out of memory");
 }
 
+// Lines of ranks that it has, or had. Where nobody shows a key, anybody can be any worker.
+static bool may_write(const gs_rpc_caller *caller, const gs_job *job, const char *worker, const gs_json *record) {
+    int64_t rank = gs_json_int_or(record, "rank", -1), generation = gs_json_int_or(record, "generation", 0);
+    const gs_run *run = job->run;
+    if (!caller->is_known) return true;
+    bool is_now = run && rank >= 0 && rank < run->num_members && (!generation || generation == run->generation);
+    if (is_now && strcmp(run->members[rank].worker, worker) == 0) return true;
+    return gs_past_ranks_have(&job->sight->past, worker, rank, generation);
+}
+
 // Acknowledged when the lines are in the file: a coordinator that is killed before loses none of them.
 void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
     gs_observer *observer = ctx;
     gs_agent *agent = gs_agent_table_of_incarnation(&observer->state->agents, peer->incarnation);
+    const gs_rpc_caller *caller = &peer->caller;
+    if (agent && caller->is_known && !gs_key_name_covers(caller->name, caller->is_pool, agent->name)) agent = NULL;
     gs_job *job = gs_job_table_of_text(&observer->state->jobs, gs_json_string_or(request, "job", NULL));
     const gs_json *records = gs_json_get(request, "records");
     size_t count = gs_json_count(records);
@@ -222,10 +241,22 @@ void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     }
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
-        char *line = line_of(gs_json_at(records, i), agent, &write->keys[write->num_lines]);
+        const gs_json *record = gs_json_at(records, i);
+        if (!may_write(caller, job, agent->name, record)) {
+            write->num_refused++;
+            continue;
+        }
+        char *line = line_of(record, agent, &write->keys[write->num_lines]);
         if (!line) continue;
         write->lines[write->num_lines++] = line;
         bytes += strlen(line);
+    }
+    if (!write->num_lines && write->num_refused) {
+        gs_rpc_reply(call, not_its_own(write->num_refused), NULL);
+        free(write->lines);
+        free(write->keys);
+        free(write);
+        return;
     }
     write->base.bytes = bytes;
     write->call = call;

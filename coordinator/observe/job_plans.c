@@ -6,6 +6,7 @@
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/views/link_view.h"
+#include "coordinator/observe/views/offers_view.h"
 #include "coordinator/observe/views/plan_view.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -125,13 +126,20 @@ static gs_json *link_of_now(const gs_run *run) {
                            knows ? knows->params : NULL, knows ? knows->num_params : 0);
 }
 
+static bool set_member(void *reply, const char *key, const gs_json *value) {
+    gs_json_set(reply, key, gs_json_retain((gs_json *)(uintptr_t)value));
+    return true;
+}
+
 void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     (void)peer;
     gs_job *job = NULL;
     gs_json *details = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &details, request);
     if (!status.code && gs_recall_record(ctx, job, gs_get_job_plan, call, request)) return;
-    if (!status.code && !job->sight->documents.plan) {
+    if (!status.code && !job->sight->documents.plan && gs_job_state_terminal(job->state)) {
+        status = gs_error(GS_NOT_FOUND, "job %s ended before it had a plan: %s", job->id_text, job->reason);
+    } else if (!status.code && !job->sight->documents.plan) {
         details = gs_json_new_object();
         gs_json_set_string(details, "code", "not_ready");
         gs_json_set_string(details, "hint", "the plan is made when all ranks are in");
@@ -142,7 +150,9 @@ void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
         return;
     }
     const gs_job_documents *documents = &job->sight->documents;
-    gs_json *reply = gs_json_copy(documents->plan);
+    gs_json *reply = gs_json_new_object();
+    gs_json_each(documents->plan, set_member, reply);
+    gs_offers_show(reply, &job->offers, job->spec.reducer.hook.error_budget);
     gs_json *link = job->run ? link_of_now(job->run) : NULL;
     if (link) gs_json_set(reply, "link", link);
     if (job->run && job->run->next.digest) gs_json_set(reply, "pending", pending_to_view(job->run));

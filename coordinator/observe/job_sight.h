@@ -9,6 +9,7 @@
 #include "coordinator/model/job.h"
 #include "coordinator/observe/observer.h"
 #include "coordinator/observe/reports/job_metrics.h"
+#include "coordinator/observe/reports/past_ranks.h"
 #include "coordinator/store/record/job_documents.h"
 #include "core/clock.h"
 #include "core/metrics.h"
@@ -38,6 +39,7 @@ struct gs_job_sight {
     gs_job_log *log;             // owned
     gs_curves *curves;           // owned
     gs_left_timelines *left;     // owned; NULL: none
+    gs_past_ranks past;          // owned
     gs_save_facts saves;
     gs_job_line line;
     int ranks_shown;  // most ranks that the metrics page has shown
@@ -51,8 +53,10 @@ struct gs_job_sight {
     bool has_no_row;
     uint64_t end_version;   // of its end, until that is stored; 0: nothing is on its way
     gs_job_state state_before;  // the end
+    int64_t before_since_ms;    // the job was in that state
     int64_t ended_ns;       // this life saw it end; 0: it had ended before, or has not
     int64_t used_ns;        // somebody asked for what had to be recalled
+    size_t recalled_bytes;  // of the row that was read for that
 };
 
 static inline void gs_sight_use(gs_job_sight *sight) {
@@ -67,6 +71,10 @@ static inline bool gs_sight_has_ended(const gs_job *job) {
 
 static inline gs_job_state gs_sight_state(const gs_job *job) {
     return job->sight->end_version ? job->sight->state_before : job->state;
+}
+
+static inline int64_t gs_sight_state_since_ms(const gs_job *job) {
+    return job->sight->end_version ? job->sight->before_since_ms : job->state_since_ms;
 }
 
 // Made when it has none. NULL: out of memory.

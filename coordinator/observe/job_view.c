@@ -59,14 +59,18 @@ static void set_reduction(gs_json *view, const gs_job *job) {
     gs_json_set(view, "reduction", reduction);
 }
 
-// A disk that takes nothing keeps a job from its end for as long: whoever looks at it is told what it waits for.
+const char *gs_job_shown_reason(const gs_job *job) { return job->sight->end_version ? "EndNotRecorded" : job->reason; }
+
+void gs_job_show_message(char *text, size_t text_bytes, const gs_job *job) {
+    if (!job->sight->end_version) snprintf(text, text_bytes, "%s", job->message);
+    else snprintf(text, text_bytes, "its end (%s) is not recorded yet: %s", gs_job_state_name(job->state), job->message);
+}
+
 static void set_reason(gs_json *view, const gs_job *job) {
-    bool is_on_its_way = job->sight->end_version != 0;
-    char message[sizeof job->message + 80];
-    snprintf(message, sizeof message, "its end (%s) is not recorded yet: %s", gs_job_state_name(job->state),
-             job->message);
-    gs_json_set_string(view, "reason", is_on_its_way ? "EndNotRecorded" : job->reason);
-    gs_json_set_string(view, "message", is_on_its_way ? message : job->message);
+    char message[GS_SHOWN_MESSAGE_LEN];
+    gs_job_show_message(message, sizeof message, job);
+    gs_json_set_string(view, "reason", gs_job_shown_reason(job));
+    gs_json_set_string(view, "message", message);
 }
 
 static void set_communicator(gs_json *view, const gs_job *job) {
@@ -87,7 +91,7 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     set_reason(view, job);
     set_waiting(view, job);
     gs_json_set_time(view, "created_at", job->created_ms);
-    gs_json_set_time(view, "state_since", job->state_since_ms);
+    gs_json_set_time(view, "state_since", gs_sight_state_since_ms(job));
     if (job->started_ms) gs_json_set_time(view, "started_at", job->started_ms);
     if (job->ended_ms && !job->sight->end_version) gs_json_set_time(view, "ended_at", job->ended_ms);
     gs_json_set_int(view, "generation", job->generation);

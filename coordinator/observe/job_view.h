@@ -7,6 +7,10 @@
 #include "coordinator/model/run.h"
 #include "coordinator/observe/observer.h"
 
+// What a disk that takes nothing keeps from its end has a reason of its own: people are told what it waits for.
+#define GS_SHOWN_MESSAGE_LEN 400
+const char *gs_job_shown_reason(const gs_job *job);
+void gs_job_show_message(char *text, size_t text_bytes, const gs_job *job);
 gs_json *gs_job_to_view(const gs_job *job, bool with_spec);
 // The same without a specification, encoded, for lists: whoever asks again and again gets the same text, whose numbers
 // of a job that trains are as old as a tenth of a second.

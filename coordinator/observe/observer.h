@@ -29,6 +29,12 @@ typedef enum gs_limit {
     GS_LIMIT_RECALLS,     // questions about ended jobs that wait for the disk
     GS_LIMIT_KEYS,
     GS_LIMIT_JOBS,
+    GS_LIMIT_RECALLED,    // ended jobs that are in memory as a whole
+    GS_LIMIT_REMOVALS,    // of checkpoints that are owed
+    GS_LIMIT_SWEPT,       // directories that are watched until they are old enough to be swept
+    GS_LIMIT_REQUESTS,    // that wait for the loop
+    GS_LIMIT_UNREAD,      // messages that a peer does not read
+    GS_LIMIT_ENDS,        // of streams that wait to be read
     GS_NUM_LIMITS
 } gs_limit;
 
@@ -37,6 +43,7 @@ typedef struct gs_observer {
     const char *data_dir;   // borrowed
     gs_writer *writer;      // borrowed
     gs_rpc_server *server;  // borrowed
+    gs_key_gate *gate;      // borrowed; NULL: nobody shows a key
     // Tells the peer at the other end of a call something that decides nothing. Takes item.
     bool (*send)(void *send_ctx, gs_call call, gs_json *item);
     void *send_ctx;
@@ -55,11 +62,12 @@ typedef struct gs_observer {
     double loop_lag_seconds, step_seconds;  // of the loop; that the engine took for its last step
     gs_job_metrics *no_metrics;     // owned; what jobs have of which nothing is in memory
     gs_recalls *recalls;            // owned
-    int64_t rested_ns;              // ended jobs were looked at
+    int64_t rested_ns;              // ended jobs were looked at; 0: at the next tick
+    size_t recalled_jobs, recalled_bytes;  // since then
     int num_curves_coming;          // reads that the thread of logs has
     uint64_t limits_reached[GS_NUM_LIMITS];  // since the last tick
     int64_t limit_told_ns[GS_NUM_LIMITS];
-    uint64_t num_refused;       // writes, as last counted
+    uint64_t limit_totals[GS_NUM_LIMITS];    // as others count, when they were asked last
     bool store_failed;  // the last time
     uint64_t num_store_failures;
     char store_error[256];

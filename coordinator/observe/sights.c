@@ -7,13 +7,14 @@
 #include "coordinator/observe/counters.h"
 #include "coordinator/observe/curves.h"
 #include "coordinator/observe/events.h"
-#include "coordinator/observe/views/failure_view.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/job_view.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/timelines.h"
+#include "coordinator/observe/views/failure_view.h"
+#include "coordinator/observe/views/plan_view.h"
 #include "coordinator/observe/watch.h"
 #include "coordinator/observe/worker_view.h"
 #include "coordinator/store/record/checkpoint_record.h"
@@ -52,6 +53,11 @@ void gs_observer_destroy(gs_observer *observer) {
     free(observer);
 }
 
+static void note_state(gs_job_sight *sight, const gs_job *job) {
+    sight->state_before = job->state;
+    sight->before_since_ms = job->state_since_ms;
+}
+
 bool gs_observer_meet(gs_observer *observer, gs_job *job, gs_job_documents *documents, bool was_stored) {
     gs_job_sight *sight = calloc(1, sizeof *sight);
     if (!sight) {
@@ -60,9 +66,10 @@ bool gs_observer_meet(gs_observer *observer, gs_job *job, gs_job_documents *docu
     }
     sight->documents = *documents;
     *documents = (gs_job_documents){0};
+    gs_plan_view_seal(sight->documents.plan);
     job->sight = sight;
     sight->metrics = observer->no_metrics;
-    sight->state_before = job->state;
+    note_state(sight, job);
     sight->log = gs_job_log_create(observer, job);
     sight->curves = gs_curves_create(was_stored);
     bool may_report = !gs_job_state_terminal(job->state);
@@ -78,6 +85,7 @@ void gs_observer_forget(gs_observer *observer, gs_job *job) {
     if (sight->metrics != observer->no_metrics) gs_job_metrics_destroy(sight->metrics);
     gs_curves_destroy(sight->curves);
     gs_job_log_destroy(sight->log);
+    gs_past_ranks_release(&sight->past);
     gs_job_documents_release(&sight->documents);
     gs_json_release(sight->line.text);
     free(sight);
@@ -107,7 +115,7 @@ static void publish_state(gs_observer *observer, const gs_job *job) {
 
 static void show_job(gs_observer *observer, gs_job *job) {
     gs_job_sight *sight = job->sight;
-    if (!gs_job_state_terminal(job->state)) sight->state_before = job->state;
+    if (!gs_job_state_terminal(job->state)) note_state(sight, job);
     else if (sight->end_version || job->state != sight->state_before) return;  // shown with the row
     if (!sight->has_no_row) publish_state(observer, job);
 }
@@ -135,7 +143,7 @@ void gs_observer_note_row(gs_observer *observer, uint64_t id, uint64_t version, 
     sight->has_no_row = false;
     if (is_end) {
         sight->end_version = 0;
-        sight->state_before = job->state;
+        note_state(sight, job);
     }
     if (is_first || is_end) tell_stored(observer, job);
 }
@@ -143,6 +151,12 @@ void gs_observer_note_row(gs_observer *observer, uint64_t id, uint64_t version, 
 static void begin_generation(gs_observer *observer, gs_job *job, const gs_run *run) {
     gs_job_metrics_begin_generation(job->sight->metrics, run->num_members);
     gs_timelines_forget(observer, job);
+}
+
+// Members are in the order of ranks.
+static void note_ranks(gs_job_sight *sight, const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++)
+        gs_past_ranks_add(&sight->past, run->members[i].worker, i, run->generation);
 }
 
 static void replace(gs_json **document, gs_json *made) {
@@ -184,6 +198,7 @@ void gs_observer_see(gs_observer *observer, const gs_effect *effect) {
     case GS_DO_DROP_JOB: drop_job(observer, job); break;
     case GS_DO_BEGIN_GENERATION: begin_generation(observer, job, effect->run); break;
     case GS_DO_END_RUN:
+        note_ranks(job->sight, effect->run);
         replace(&job->sight->documents.final_workers, gs_run_members_to_view(job, effect->run));
         break;
     case GS_DO_SHOW_FAILURE: replace(&job->sight->documents.failure, gs_failure_to_view(effect->run)); break;
@@ -205,14 +220,15 @@ void gs_observer_take_sample(gs_observer *observer, gs_job *job, const char *sam
     job->sight->documents.sample = copy;
 }
 
-static bool may_rest(const gs_observer *observer, const gs_job *job, int64_t now_ns) {
+static bool may_rest(const gs_observer *observer, const gs_job *job, int64_t now_ns, int64_t recalled_ns) {
     const gs_job_sight *sight = job->sight;
     if (!gs_job_state_terminal(job->state) || job->dirty || job->held_back || job->run || sight->row_failed) return false;
     if (gs_curves_are_moving(job)) return false;
-    // What an earlier version left is read whole at a start, and shown as long.
-    int64_t since_ns = sight->ended_ns || !sight->documents.spec ? sight->ended_ns : observer->started_ns;
+    // What an earlier version left is read whole at a start, and shown as long; what somebody asked for is not.
+    bool is_of_start = !sight->ended_ns && sight->documents.spec && !sight->used_ns;
+    int64_t since_ns = is_of_start ? observer->started_ns : sight->ended_ns;
     if (since_ns && now_ns - since_ns < observer->state->timing.series_keep_ns) return false;
-    return !sight->used_ns || now_ns - sight->used_ns >= RECALLED_NS;
+    return !sight->used_ns || now_ns - sight->used_ns >= recalled_ns;
 }
 
 static void rest(gs_observer *observer, gs_job *job) {
@@ -228,17 +244,33 @@ static void rest(gs_observer *observer, gs_job *job) {
     if (sight->on_page || sight->ended_ns) gs_metrics_forget(observer->metrics, "job_id", job->id_text);
     sight->on_page = false;
     sight->ended_ns = sight->used_ns = 0;
+    sight->recalled_bytes = 0;
     gs_timelines_forget(observer, job);
     gs_job_log_rest(observer, job);
+}
+
+static bool are_too_many_recalled(const gs_job_table *jobs) {
+    size_t count = 0, bytes = 0;
+    for (size_t i = 0; i < jobs->count; i++) {
+        const gs_job_sight *sight = jobs->items[i]->sight;
+        if (!sight->used_ns || sight->is_resting) continue;
+        count++;
+        bytes += sight->recalled_bytes;
+    }
+    return count > GS_RECALL_MAX_KEPT || bytes > GS_RECALL_MAX_KEPT_BYTES;
 }
 
 static void rest_jobs(gs_observer *observer) {
     int64_t now_ns = gs_now_ns();
     if (now_ns - observer->rested_ns < REST_LOOK_NS) return;
     observer->rested_ns = now_ns;
+    observer->recalled_jobs = observer->recalled_bytes = 0;
+    bool are_too_many = are_too_many_recalled(&observer->state->jobs);
+    observer->limits_reached[GS_LIMIT_RECALLED] += are_too_many;
+    int64_t recalled_ns = are_too_many ? 0 : RECALLED_NS;
     for (size_t i = 0; i < observer->state->jobs.count; i++) {
         gs_job *job = observer->state->jobs.items[i];
-        if (job->sight->is_resting || !may_rest(observer, job, now_ns)) continue;
+        if (job->sight->is_resting || !may_rest(observer, job, now_ns, recalled_ns)) continue;
         job->sight->is_resting = true;
         rest(observer, job);
     }

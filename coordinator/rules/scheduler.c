@@ -65,8 +65,9 @@ void gs_schedule_decide(gs_schedule_job *jobs, size_t num_jobs, gs_slot_pools fr
     }
 }
 
-void gs_schedule_spread(int *taken, const int *free_slots, size_t num_agents, int ranks) {
-    for (size_t i = 0; i < num_agents; i++) taken[i] = 0;
+void gs_schedule_spread(int *taken, const int *free_slots, size_t num_agents, int ranks, size_t lead) {
+    for (size_t i = 0; i < num_agents; i++) taken[i] = i == lead && ranks > 0;
+    if (lead < num_agents) ranks--;
     while (ranks > 0) {
         size_t best = num_agents;
         for (size_t i = 0; i < num_agents; i++) {

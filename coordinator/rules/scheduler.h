@@ -40,7 +40,8 @@ void gs_schedule_decide(gs_schedule_job *jobs, size_t num_jobs, gs_slot_pools fr
 gs_slot_pools gs_schedule_take(bool needs_gpu, int ranks, gs_slot_pools free);
 
 // Deals `ranks` over agents so that the load is spread: each rank goes to the agent with most free
-// slots, the first of equals. taken[i] is what agent i gets.
-void gs_schedule_spread(int *taken, const int *free_slots, size_t num_agents, int ranks);
+// slots, the first of equals. taken[i] is what agent i gets; `lead`, where it is one of them, has a free slot and gets one of the
+// ranks whatever others have.
+void gs_schedule_spread(int *taken, const int *free_slots, size_t num_agents, int ranks, size_t lead);
 
 #endif

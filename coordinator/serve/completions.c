@@ -32,6 +32,7 @@ void gs_completion_of(gs_engine_event *event, gs_work *work) {
         .names = (const char *const *)work->names,
         .num_names = work->num_names,
         .life = work->life,
+        .left_by = work->left_by,
     };
     work->found = (gs_checkpoint_report){0};
 }

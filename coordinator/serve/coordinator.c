@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "coordinator/observe/counters.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/hosts/examination.h"
 #include "coordinator/observe/hosts/left_mark.h"
@@ -14,12 +15,12 @@
 #include "coordinator/observe/sights.h"
 #include "coordinator/serve/methods.h"
 #include "coordinator/serve/steps.h"
+#include "coordinator/store/database/set_aside.h"
 #include "coordinator/store/files/files.h"
 #include "coordinator/store/files/purges.h"
 #include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/integrity.h"
 #include "coordinator/store/leftovers.h"
-#include "coordinator/store/set_aside.h"
 #include "coordinator/store/stored.h"
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
@@ -40,6 +41,7 @@ struct gs_coordinator {
     gs_purges *purges;        // owned
     gs_sweeper *sweeper;      // owned; of the thread of long work on files until that has ended
     gs_integrity *integrity;  // owned
+    gs_marked_root *root;     // owned; of the threads of files until these have ended
     gs_left_mark *mark;       // owned
     gs_write keep;            // asks the thread of rows to leave a damaged database as it is
     int wake_fd;  // eventfd: something of another thread or a signal
@@ -154,7 +156,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
     }
     gs_steps_begin(&coordinator->steps, engine, coordinator->writer, coordinator->observer, options->trace);
     coordinator->steps.performer.purges = coordinator->purges;
-    coordinator->sweeper = coordinator->steps.performer.sweeper = gs_sweeper_create(SWEEP_AGE_NS);
+    coordinator->sweeper = coordinator->steps.performer.sweeper = gs_sweeper_create(SWEEP_AGE_NS, GS_SWEEPER_MOST_WATCHED);
     coordinator->observer->writer = coordinator->writer;
     coordinator->observer->wake_fd = coordinator->wake_fd;
     coordinator->observer->send = mention;
@@ -165,7 +167,9 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
 static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_options *options) {
     gs_rpc_server_options server = {
         .pings_a_second = GS_PINGS_PER_SEC,
-        .endpoints = {options->control_endpoint, GS_INPROC_ENDPOINT},
+        .endpoints = {options->control_endpoint, GS_INPROC_ENDPOINT, options->guarded_endpoint},
+        .guarded = {options->control_asks, false, true},
+        .gate = options->gate,
         .coordinator_epoch = coordinator->steps.state->cluster.epoch,
         .ctx = &coordinator->service,
         .call_gone = call_gone,
@@ -174,7 +178,9 @@ static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_o
     memcpy(server.handlers, gs_coordinator_methods, sizeof server.handlers);
     memcpy(server.record_handlers, gs_coordinator_record_methods, sizeof server.record_handlers);
     GS_TRY(gs_rpc_server_open(&coordinator->server, options->context, &server));
-    coordinator->service = (gs_service){.steps = &coordinator->steps, .observer = coordinator->observer};
+    gs_service_begin(&coordinator->service, &coordinator->steps, coordinator->observer);
+    coordinator->service.gate = options->gate;
+    coordinator->observer->gate = options->gate;
     coordinator->observer->server = coordinator->server;
     return gs_ok();
 }
@@ -198,7 +204,14 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
         return status;
     }
     const gs_cluster *cluster = &coordinator->steps.state->cluster;
-    coordinator->mark = gs_left_mark_create(coordinator->writer, options->checkpoints_dir, cluster->id, cluster->life);
+    coordinator->root = gs_marked_root_create(&(gs_marked_root_options){.data_dir = coordinator->data_dir,
+                                                                        .path = options->checkpoints_dir,
+                                                                        .given = options->checkpoints_given,
+                                                                        .cluster = cluster->id,
+                                                                        .life = cluster->life,
+                                                                        .is_new = options->checkpoints_are_new});
+    coordinator->steps.performer.marked_root = coordinator->root;
+    coordinator->mark = gs_left_mark_create(coordinator->writer, coordinator->root, &coordinator->steps.state->agents);
     coordinator->service.mark = coordinator->mark;
     gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir, coordinator->writer);
     if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
@@ -213,6 +226,10 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
 
 const char *gs_coordinator_control_endpoint(const gs_coordinator *coordinator) {
     return gs_rpc_server_endpoint(coordinator->server, 0);
+}
+
+const char *gs_coordinator_guarded_endpoint(const gs_coordinator *coordinator) {
+    return gs_rpc_server_endpoint(coordinator->server, 2);
 }
 
 void gs_coordinator_wake(const gs_coordinator *coordinator) {
@@ -243,6 +260,9 @@ gs_status gs_coordinator_check_data(const gs_coordinator *coordinator) {
     GS_TRY(gs_integrity_found(coordinator->integrity));
     const gs_cluster *cluster = &coordinator->steps.state->cluster;
     if (!cluster->is_old_copy) return gs_ok();
+    if (!cluster->later_epoch)
+        return gs_error(GS_DATA_LOSS, "%.500s is an old copy of cluster %s: workers run generation %u, which it has not given out",
+                        coordinator->data_dir, cluster->id, cluster->later_generation);
     return gs_error(GS_DATA_LOSS,
                     "%.500s is an old copy of cluster %s: it is at coordinator epoch %u, workers have seen epoch %u",
                     coordinator->data_dir, cluster->id, cluster->epoch, cluster->later_epoch);
@@ -262,6 +282,8 @@ static void run_timers(gs_coordinator *coordinator) {
     gs_steps_try_store(&coordinator->steps);
     gs_perform_purges(&coordinator->steps.performer);
     gs_left_mark_tick(coordinator->mark, now_ns);
+    gs_service_tick(&coordinator->service, now_ns);
+    gs_counters_note_limit(coordinator->observer, GS_LIMIT_SWEPT, gs_sweeper_num_refused(coordinator->sweeper));
     gs_observer_tick(coordinator->observer);
     gs_examination_tick(coordinator->observer);
 }
@@ -300,6 +322,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     if (coordinator->purges) gs_purges_stop(coordinator->purges);  // they are owed in the store
     gs_writer_stop(coordinator->writer);
     gs_left_mark_destroy(coordinator->mark);
+    gs_marked_root_destroy(coordinator->root);
     gs_sweeper_destroy(coordinator->sweeper);
     gs_purges_destroy(coordinator->purges);
     if (damage.code) set_aside(coordinator, damage);

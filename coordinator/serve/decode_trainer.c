@@ -52,6 +52,7 @@ static gs_status check_protocol(const gs_json *request) {
 void gs_decode_hello(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_HELLO;
     gs_trainer_hello *hello = &event->hello;
+    const gs_json *communicator = gs_json_get(request, "communicator");
     *hello = (gs_trainer_hello){
         .job = gs_json_string_or(request, "job", ""),
         .cluster = gs_json_string_or(request, "cluster", ""),
@@ -62,6 +63,9 @@ void gs_decode_hello(gs_engine_event *event, const gs_json *request) {
         .boot_id = gs_json_string_or(request, "boot_id", ""),
         .params_digest = gs_json_string_or(request, "params_digest", ""),
         .data_digest = gs_json_string_or(request, "data_digest", ""),
+        .backend = gs_json_string_or(communicator, "backend", NULL),
+        .backend_reason = gs_json_string_or(communicator, "reason", NULL),
+        .backend_generation = (uint32_t)gs_json_int_or(communicator, "generation", 0),
         .takes_cadence = gs_json_bool_or(request, "takes_cadence", false),
         .arithmetic = hash_value(gs_json_get(request, "arithmetic")),
     };
@@ -250,4 +254,7 @@ void gs_decode_ready_order(gs_engine_event *event, const gs_json *request) {
     const gs_json *link = gs_json_get(request, "link");
     if (link && !event->ready_order.refusal.code)
         event->ready_order.refusal = gs_link_message_decode(&event->ready_order.link, link);
+    const gs_json *offers = gs_json_get(request, "offers");
+    if (offers && !event->ready_order.refusal.code)
+        event->ready_order.refusal = gs_offers_message_decode(&event->ready_order.offers, offers);
 }

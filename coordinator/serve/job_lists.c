@@ -89,10 +89,14 @@ static bool pick_field(void *ctx, const char *key, const gs_json *value) {
     return true;
 }
 
-static gs_json *list_item(const gs_job *job, const char *fields) {
+static bool wants_specs(const char *fields) { return fields && (!strcmp(fields, "*") || in_list(fields, "spec")); }
+
+// `spec`: of a job that has none in memory; borrowed.
+static gs_json *list_item(const gs_job *job, const char *fields, gs_json *spec) {
     bool all = fields && !strcmp(fields, "*");
     if ((!fields || !fields[0]) && job->run) return gs_job_to_line(job, gs_now_ns());
-    gs_json *view = gs_job_to_view(job, all || (fields && in_list(fields, "spec")));
+    gs_json *view = gs_job_to_view(job, wants_specs(fields));
+    if (spec) gs_json_set(view, "spec", gs_json_retain(spec));
     if (!fields || !fields[0] || all) return view;
     gs_field_pick pick = {fields, gs_json_new_object()};
     gs_json_each(view, pick_field, &pick);
@@ -100,35 +104,72 @@ static gs_json *list_item(const gs_job *job, const char *fields) {
     return pick.out;
 }
 
-// Ids grow with time, so the id of the last item is the cursor; newest first unless asked.
-void gs_list_jobs(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
-                      const gs_json *request) {
-    (void)peer;
-    const gs_job_table *jobs = &((const gs_observer *)ctx)->state->jobs;
-    bool ascending = !strcmp(gs_json_string_or(request, "order", "desc"), "asc");
-    const char *cursor = gs_json_string_or(request, "cursor", NULL);
-    uint64_t after = 0;
-    gs_page page = {0};
-    gs_status status = cursor && !gs_job_id_parse(&after, cursor)
-                           ? gs_error(GS_INVALID_ARGUMENT, "cursor: not as it was given")
-                           : gs_page_begin(&page, request, 50);
-    if (status.code) {
-        gs_rpc_reply(call, status, NULL);
-        return;
+// A page of jobs, as it was asked for.
+typedef struct job_walk {
+    const gs_job_table *jobs;
+    const gs_json *request;
+    const char *cursor;
+    uint64_t after;
+    bool ascending;
+    size_t place;
+} job_walk;
+
+// NULL: there are no more. Ids grow with time, so the id of the last item is the cursor; newest first unless asked.
+static const gs_job *next_job(job_walk *walk) {
+    while (walk->place < walk->jobs->count) {
+        const gs_job *job = walk->jobs->items[walk->ascending ? walk->place : walk->jobs->count - 1 - walk->place];
+        walk->place++;
+        if (walk->cursor && (walk->ascending ? job->id <= walk->after : job->id >= walk->after)) continue;
+        if (matches(job, walk->request)) return job;
     }
-    const gs_job *last = NULL;
+    return NULL;
+}
+
+// Those of the page whose specification is on the disk alone. True: the call is kept until they are here.
+static bool recall_specs(gs_observer *observer, job_walk walk, size_t limit, gs_rpc_call_handle *call) {
+    uint64_t missing[GS_PAGE_MAX_ITEMS];
+    size_t count = 0;
+    const gs_job *job;
+    for (size_t i = 0; i < limit && (job = next_job(&walk)); i++) {
+        if (!job->sight->documents.spec) missing[count++] = job->id;
+    }
+    return count > 0 && gs_recall_specs(observer, missing, count, gs_list_jobs, call, walk.request);
+}
+
+static gs_json *list_page(const gs_observer *observer, job_walk *walk, gs_page *page) {
+    const char *fields = gs_json_string_or(walk->request, "fields", NULL);
+    const gs_job *last = NULL, *job;
     bool more = false;
-    for (size_t k = 0; k < jobs->count && !more; k++) {
-        const gs_job *job = jobs->items[ascending ? k : jobs->count - 1 - k];
-        if (cursor && (ascending ? job->id <= after : job->id >= after)) continue;
-        if (!matches(job, request)) continue;
-        more = !gs_page_add(&page, list_item(job, gs_json_string_or(request, "fields", NULL)));
+    while (!more && (job = next_job(walk))) {
+        gs_json *spec = NULL;
+        bool is_beyond = gs_recalled_spec(&spec, observer, job) == GS_RECALLED_BEYOND && last;
+        more = is_beyond || !gs_page_add(page, list_item(job, fields, spec));
         if (!more) last = job;
     }
     gs_json *reply = gs_json_new_object();
-    gs_json_set(reply, "items", gs_page_end(&page));
+    gs_json_set(reply, "items", gs_page_end(page));
     if (more && last) gs_json_set_string(reply, "next_cursor", last->id_text);
-    gs_rpc_reply(call, gs_ok(), reply);
+    return reply;
+}
+
+void gs_list_jobs(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                      const gs_json *request) {
+    (void)peer;
+    gs_observer *observer = ctx;
+    job_walk walk = {.jobs = &observer->state->jobs,
+                     .request = request,
+                     .cursor = gs_json_string_or(request, "cursor", NULL),
+                     .ascending = !strcmp(gs_json_string_or(request, "order", "desc"), "asc")};
+    gs_page page = {0};
+    gs_status status = walk.cursor && !gs_job_id_parse(&walk.after, walk.cursor)
+                           ? gs_error(GS_INVALID_ARGUMENT, "cursor: not as it was given")
+                           : gs_page_begin(&page, request, 50);
+    bool is_asked = !status.code && wants_specs(gs_json_string_or(request, "fields", NULL)) && !gs_recalls_have_specs(observer);
+    if (is_asked && recall_specs(observer, walk, page.limit, call)) {
+        gs_json_release(gs_page_end(&page));
+        return;
+    }
+    gs_rpc_reply(call, status, status.code ? NULL : list_page(observer, &walk, &page));
 }
 
 // Of the page before: its last one. A newer one is not among those that follow, and where it is gone meanwhile those of earlier

@@ -1,11 +1,11 @@
 #include "coordinator/serve/methods.h"
 
 #include <errno.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/statvfs.h>
 
 #include "coordinator/observe/events.h"
-#include "coordinator/observe/held.h"
+#include "coordinator/observe/hosts/enrolment.h"
 #include "coordinator/observe/hosts/examination.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
@@ -25,9 +25,14 @@
 #include "core/clock.h"
 #include "rpc/schema/step_record.h"
 
-// Nobody shows a key yet: everybody is anybody.
+#define MOST_PRINCIPAL_BYTES 128
+#define LOOK_NS (5 * GS_NS_PER_SEC)    // at the free space
+#define KNOWN_NS (60 * GS_NS_PER_SEC)  // what was found longer ago is not told
+
 static gs_engine_event event_of(gs_call call, const gs_rpc_peer *peer, int64_t generation) {
+    const gs_rpc_caller *caller = &peer->caller;
     return (gs_engine_event){.from = {.call = call,
+                                      .principal = {caller->is_known, caller->is_pool, caller->name},
                                       .incarnation = peer->incarnation,
                                       .job = peer->job,
                                       .generation = generation}};
@@ -35,8 +40,11 @@ static gs_engine_event event_of(gs_call call, const gs_rpc_peer *peer, int64_t g
 
 static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call, bool is_stream,
                                   const gs_rpc_peer *peer, const gs_json *request) {
-    return event_of(gs_calls_keep(&service->steps->calls, call, is_stream), peer,
-                    gs_json_int_or(request, "generation", -1));
+    gs_engine_event event = event_of(gs_calls_keep(&service->steps->calls, call, is_stream), peer,
+                                     gs_json_int_or(request, "generation", -1));
+    const char *who = gs_json_string_or(request, "principal", "");
+    if (strlen(who) < MOST_PRINCIPAL_BYTES) event.from.asked_by = who;
+    return event;
 }
 
 // A method whose request is one event, whatever it holds.
@@ -49,9 +57,6 @@ static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call,
         gs_steps_take(service->steps, &event);                                                         \
     }
 
-EVENT_METHOD(agent_hello, gs_decode_agent_hello, true)
-EVENT_METHOD(exited, gs_decode_exited, false)
-EVENT_METHOD(hello, gs_decode_hello, true)
 EVENT_METHOD(heartbeat, gs_decode_heartbeat, false)
 EVENT_METHOD(ready, gs_decode_ready, false)
 EVENT_METHOD(exchange, gs_decode_exchange, false)
@@ -59,11 +64,34 @@ EVENT_METHOD(comm_up, gs_decode_comm_up, false)
 EVENT_METHOD(settle, gs_decode_settle, false)
 EVENT_METHOD(checkpointed, gs_decode_checkpointed, false)
 EVENT_METHOD(ready_order, gs_decode_ready_order, false)
-EVENT_METHOD(delete_job, gs_decode_delete_job, false)
 EVENT_METHOD(replan_job, gs_decode_replan_job, false)
 EVENT_METHOD(release_job, gs_decode_release_job, false)
 EVENT_METHOD(adopt_job, gs_decode_adopt_job, false)
 EVENT_METHOD(described, gs_decode_described, false)
+EVENT_METHOD(exited, gs_decode_exited, false)
+
+// Who says hello as a worker, or as a trainer of one, has its key.
+static bool is_own_worker(gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    const gs_rpc_caller *caller = &peer->caller;
+    const char *worker = gs_json_string_or(request, "worker", "");
+    if (!caller->is_known || gs_key_name_covers(caller->name, caller->is_pool, worker)) return true;
+    gs_rpc_end(call, gs_error(GS_PERMISSION_DENIED, "key %s (%s%s) may not be worker %.63s", caller->id, caller->name,
+                              caller->is_pool ? "-…" : "", worker));
+    return false;
+}
+
+#define HELLO_METHOD(method, decode)                                                                   \
+    static void method(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,                   \
+                       const gs_json *request) {                                                       \
+        gs_service *service = ctx;                                                                     \
+        if (!is_own_worker(call, peer, request)) return;                                               \
+        gs_engine_event event = event_from(service, call, true, peer, request);                        \
+        decode(&event, request);                                                                       \
+        gs_steps_take(service->steps, &event);                                                         \
+    }
+
+HELLO_METHOD(agent_hello, gs_decode_agent_hello)
+HELLO_METHOD(hello, gs_decode_hello)
 
 static void agent_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     gs_service *service = ctx;
@@ -169,6 +197,19 @@ static void stop_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     gs_calls_reply(&service->steps->calls, event.from.call, found.code ? found : status, details);
 }
 
+// What a disk does not let go stays owed, and a deletion that cannot be promised is none.
+static void delete_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    gs_service *service = ctx;
+    if (gs_json_bool_or(request, "purge", false) && gs_purges_are_full(service->steps->performer.purges)) {
+        service->observer->limits_reached[GS_LIMIT_REMOVALS]++;
+        gs_rpc_reply(call, gs_error(GS_RESOURCE_EXHAUSTED, "%d removals of checkpoints are owed already", GS_MAX_OWED_PURGES), NULL);
+        return;
+    }
+    gs_engine_event event = event_from(service, call, false, peer, request);
+    gs_decode_delete_job(&event, request);
+    gs_steps_take(service->steps, &event);
+}
+
 static void push_check(gs_json *checks, const char *name, bool ok, const char *detail) {
     gs_json *check = gs_json_new_object();
     gs_json_set_string(check, "name", name);
@@ -190,10 +231,13 @@ static void get_health(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     bool is_old_copy = observer->state->cluster.is_old_copy;
     push_check(checks, "database", !is_old_copy,
                is_old_copy ? "an old copy: workers have seen a later one" : NULL);
+    gs_key_gate_stats gate = {.is_alive = true};
+    if (service->gate) gs_key_gate_get_stats(service->gate, &gate);
+    if (service->gate) push_check(checks, "keys", gate.is_alive, gate.is_alive ? NULL : "nobody is let in: the handler of keys has ended");
     push_check(checks, "accepting", accepting, accepting ? NULL : "going down");
     gs_json *reply = gs_json_new_object();
     gs_json_set_bool(reply, "live", true);
-    gs_json_set_bool(reply, "ready", accepting && !observer->store_failed && !is_old_copy);
+    gs_json_set_bool(reply, "ready", accepting && !observer->store_failed && !is_old_copy && gate.is_alive);
     gs_json_set(reply, "checks", checks);
     gs_rpc_reply(call, gs_ok(), reply);
 }
@@ -216,52 +260,47 @@ static gs_json *describe_system(const gs_service *service) {
     return reply;
 }
 
-// Of the data directory, whose disk may take its time.
-typedef struct space_look {
-    gs_write base;
-    const gs_service *service;
-    gs_rpc_call_handle *call;  // NULL: its caller is gone
-    gs_held held;
-    int64_t free_bytes;
-} space_look;
-
-static void forget_look(void *owner, gs_rpc_call_handle *call) {
-    (void)call;
-    ((space_look *)owner)->call = NULL;
-}
-
 static gs_status look_at_space(gs_write *base, gs_job_store *store) {
     (void)store;
-    space_look *it = (space_look *)base;
+    gs_space_look *it = (gs_space_look *)base;
     struct statvfs space;
-    if (statvfs(it->service->observer->data_dir, &space) != 0) return gs_error_from_errno(errno, "%s", it->service->observer->data_dir);
-    it->free_bytes = (int64_t)((uint64_t)space.f_bavail * space.f_frsize);
+    if (statvfs(it->data_dir, &space) != 0) return gs_error_from_errno(errno, "%s", it->data_dir);
+    it->found_bytes = (int64_t)((uint64_t)space.f_bavail * space.f_frsize);
     return gs_ok();
 }
 
 static void have_looked(gs_write *base, gs_status status) {
-    space_look *it = (space_look *)base;
-    if (it->call) {
-        gs_json *reply = describe_system(it->service);
-        if (!status.code) gs_json_set_int(reply, "data_dir_free_bytes", it->free_bytes);
-        gs_rpc_call_set_data(it->call, NULL);
-        gs_rpc_reply(it->call, gs_ok(), reply);
-    }
-    free(it);
+    gs_space_look *it = (gs_space_look *)base;
+    it->is_on_its_way = false;
+    it->free_bytes = it->found_bytes;
+    it->looked_ns = status.code ? 0 : gs_now_ns();
+}
+
+void gs_service_begin(gs_service *service, gs_steps *steps, gs_observer *observer) {
+    gs_space_look *space = &service->space;
+    *service = (gs_service){.steps = steps, .observer = observer, .space = {.data_dir = observer->data_dir}};
+    space->asked_ns = gs_now_ns();
+    have_looked(&space->base, look_at_space(&space->base, NULL));
+}
+
+void gs_service_tick(gs_service *service, int64_t now_ns) {
+    gs_space_look *space = &service->space;
+    if (space->is_on_its_way || now_ns - space->asked_ns < LOOK_NS) return;
+    space->is_on_its_way = true;
+    space->asked_ns = now_ns;
+    space->base = (gs_write){.run = look_at_space, .done = have_looked, .lane = GS_LANE_LOOKS};
+    gs_writer_submit(service->observer->writer, &space->base);
 }
 
 static void get_system(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     (void)peer;
     (void)request;
     const gs_service *service = ctx;
-    space_look *it = calloc(1, sizeof *it);
-    if (!it) {
-        gs_rpc_reply(call, gs_ok(), describe_system(service));
-        return;
-    }
-    *it = (space_look){.base = {.run = look_at_space, .done = have_looked, .lane = GS_LANE_LOGS}, .service = service, .call = call};
-    gs_held_keep(&it->held, call, forget_look, it);
-    gs_writer_submit(service->observer->writer, &it->base);
+    const gs_space_look *space = &service->space;
+    gs_json *reply = describe_system(service);
+    bool is_known = space->looked_ns && gs_now_ns() - space->looked_ns < KNOWN_NS;
+    if (is_known) gs_json_set_int(reply, "data_dir_free_bytes", space->free_bytes);
+    gs_rpc_reply(call, gs_ok(), reply);
 }
 
 // A method of coordinator/observe.
@@ -291,6 +330,7 @@ SEEN_METHOD(get_job_timeline, gs_get_job_timeline)
 SEEN_METHOD(trace_job, gs_trace_job)
 SEEN_METHOD(examine_workers, gs_examine_workers)
 SEEN_METHOD(examined, gs_examined)
+SEEN_METHOD(enrol, gs_enrol)
 
 const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_AGENT_HELLO] = agent_hello,
@@ -336,6 +376,7 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_DESCRIBED] = described,
     [GS_EXAMINED] = examined,
     [GS_EXAMINE_WORKERS] = examine_workers,
+    [GS_ENROL] = enrol,
 };
 
 const gs_rpc_record_handler gs_coordinator_record_methods[GS_NUM_METHODS] = {

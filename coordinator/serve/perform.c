@@ -72,7 +72,7 @@ static gs_work *make_job_row(const gs_performer *performer, const gs_effect *eff
 
 // NULL: this effect asks nothing of the disk.
 static gs_work *make_work(const gs_performer *performer, const gs_effect *effect) {
-    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper};
+    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper, performer->marked_root};
     switch (effect->kind) {
     case GS_DO_WRITE_JOB: return make_job_row(performer, effect);
     case GS_DO_DELETE_JOB: return gs_row_work_delete_job(&effect->tombstone);
@@ -83,7 +83,7 @@ static gs_work *make_work(const gs_performer *performer, const gs_effect *effect
     case GS_DO_VERIFY: return gs_file_work_verify(&at, effect->job, effect->text, effect->verify);
     case GS_DO_LOOK_AT_PARTS:
         return gs_file_work_look_at_parts(&at, effect->job, effect->text, effect->all_reported);
-    case GS_DO_FIND_DIRECTORIES: return gs_file_work_find_directories(&at, effect->job);
+    case GS_DO_FIND_DIRECTORIES: return gs_file_work_find_directories(&at, effect->job, performer->state->cluster.id);
     case GS_DO_CHECK_CHECKPOINTS: return gs_file_work_check(&at, effect->job);
     case GS_DO_LOOK_FOR_LIFE:
         return gs_file_work_look_for_life(
@@ -146,7 +146,7 @@ void gs_perform(gs_performer *performer, gs_effects effects) {
 }
 
 void gs_perform_purges(gs_performer *performer) {
-    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper};
+    const gs_file_root at = {performer->state->checkpoints_dir, performer->trace, performer->sweeper, performer->marked_root};
     uint64_t job;
     while (!performer->is_closing && gs_purges_next(performer->purges, &job, performer->state->now_ns)) {
         // With its trainers it may have come back: then they are its own again, in the store too.

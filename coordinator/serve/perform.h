@@ -6,6 +6,7 @@
 #include "coordinator/model/state.h"
 #include "coordinator/observe/observer.h"
 #include "coordinator/serve/calls.h"
+#include "coordinator/store/files/marked_root.h"
 #include "coordinator/store/files/purges.h"
 #include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
@@ -19,6 +20,7 @@ typedef struct gs_performer {
     gs_observer *observer;
     gs_trace *trace;  // NULL: none
     gs_sweeper *sweeper;
+    const gs_marked_root *marked_root;  // borrowed; NULL: it is there
     gs_purges *purges;
     // No message holds this order: nobody has got it. The effect is there for the call.
     void (*too_large)(void *owner, const gs_effect *effect, gs_status status);

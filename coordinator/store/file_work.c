@@ -11,6 +11,7 @@
 #include "coordinator/model/memory.h"
 #include "coordinator/store/files/files.h"
 #include "core/clock.h"
+#include "core/directory.h"
 #include "core/failpoint.h"
 #include "core/log.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
@@ -24,9 +25,10 @@ typedef struct file_work {
     gs_work work;
     gs_trace *trace;  // borrowed; may be NULL
     gs_sweeper *sweeper;  // borrowed; of sweeps
+    const gs_marked_root *marked;  // borrowed; may be NULL
     gs_purges *purges;    // borrowed; of purges
     char job_text[GS_JOB_ID_LEN], cluster[GS_CLUSTER_ID_LEN];
-    uint32_t generation;  // the newest that has been formed: what older ones left, and nobody told of, is not the job's
+    gs_job_savers savers;  // what others left, and nobody told of, is not the job's
     char path[PATH_LEN];          // of the directory; of the job's where it is about all of them
     gs_checkpoint_report report;  // owned; what to verify
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned
@@ -46,6 +48,7 @@ static file_work *make_of(gs_work_kind kind, const gs_file_root *root, uint64_t 
     file_work *it = gs_work_create(sizeof *it, kind, job, directory ? directory : "", run);
     it->work.release = release;
     it->trace = root->trace;
+    it->marked = root->marked;
     gs_job_id_format(it->job_text, job);
     snprintf(it->path, sizeof it->path, "%s/%s%s%s", root->checkpoints_dir, it->job_text, directory ? "/" : "",
              directory ? directory : "");
@@ -55,7 +58,7 @@ static file_work *make_of(gs_work_kind kind, const gs_file_root *root, uint64_t 
 static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job *job, const char *directory,
                        gs_status (*run)(gs_write *, gs_job_store *)) {
     file_work *it = make_of(kind, root, job->id, directory, run);
-    it->generation = job->generation;
+    it->savers = gs_job_savers_of(job);
     it->has_checkpoints = gs_checkpoints_newest(&job->checkpoints) != NULL;
     return it;
 }
@@ -64,6 +67,7 @@ static gs_status verify(gs_write *base, gs_job_store *store) {
     (void)store;
     const file_work *it = (const file_work *)base;
     char path[PATH_LEN + 300];
+    GS_TRY(gs_marked_root_check(it->marked));
     snprintf(path, sizeof path, "%s/MANIFEST.json", it->path);
     GS_TRY(gs_file_verify(path, -1, it->report.manifest_digest));
     for (size_t i = 0; i < it->report.num_files; i++) {
@@ -92,12 +96,13 @@ static gs_status commit(gs_json **manifest, uint64_t *bytes, const file_work *it
     if (status.code) return status;
     const char *job = gs_json_string_or(*manifest, "job", "");
     const gs_fence writer = gs_fence_of(*manifest);
-    bool is_ours = strcmp(job, it->job_text) == 0, is_old = writer.generation && writer.generation < it->generation;
-    if (is_ours && !is_old) return gs_ok();
+    int64_t step = gs_json_int_or(gs_json_get(*manifest, "position"), "step", 0);
+    bool is_ours = strcmp(job, it->job_text) == 0;
+    if (is_ours && gs_job_savers_include(it->savers, writer.generation, step)) return gs_ok();
     status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
     if (is_ours)
         status = gs_error(GS_DATA_LOSS, "is of generation %u, and generation %u has been formed since",
-                          writer.generation, it->generation);
+                          writer.generation, it->savers.generation);
     gs_json_release(*manifest);
     *manifest = NULL;
     return status;
@@ -130,6 +135,7 @@ static gs_status look_at_parts(gs_write *base, gs_job_store *store) {
     file_work *it = (file_work *)base;
     gs_json *manifest = NULL;
     uint64_t bytes = 0;
+    GS_TRY(gs_marked_root_check(it->marked));
     GS_TRY(commit(&manifest, &bytes, it, it->path));
     read_manifest(&it->work.found, manifest, bytes);
     gs_json_release(manifest);
@@ -172,6 +178,7 @@ static gs_status is_not_there(const file_work *it) {
 static gs_status find_directories(gs_write *base, gs_job_store *store) {
     (void)store;
     file_work *it = (file_work *)base;
+    GS_TRY(gs_marked_root_check(it->marked));
     DIR *list = opendir(it->path);
     if (!list && errno == ENOENT) return it->has_checkpoints ? is_not_there(it) : gs_ok();
     if (!list) return gs_error_from_errno(errno, "%s", it->path);
@@ -184,6 +191,8 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     // Half a list is none: what it has not named would be taken for gone.
     gs_status status = errno ? gs_error_from_errno(errno, "%s", it->path) : gs_ok();
     closedir(list);
+    // One that cannot be read keeps ranks out, and they say so.
+    if (!status.code && gs_fence_last(&it->work.left_by, it->path, it->cluster).code) it->work.left_by = 0;
     return status;
 }
 
@@ -201,8 +210,9 @@ static void note_known(file_work *it, const gs_job *job, bool only_startable) {
     }
 }
 
-gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job) {
+gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job, const char *cluster) {
     file_work *it = make(GS_WORK_FIND_DIRECTORIES, root, job, NULL, find_directories);
+    snprintf(it->cluster, sizeof it->cluster, "%s", cluster);
     note_known(it, job, false);
     return &it->work;
 }
@@ -210,6 +220,7 @@ gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *j
 static gs_status check(gs_write *base, gs_job_store *store) {
     (void)store;
     file_work *it = (file_work *)base;
+    GS_TRY(gs_marked_root_check(it->marked));
     for (size_t i = 0; i < it->num_known; i++) {
         char path[PATH_LEN + 300];
         snprintf(path, sizeof path, "%s/%s/MANIFEST.json", it->path, it->known[i]);
@@ -242,23 +253,35 @@ static gs_status touch_directory(const char *path) {
     return gs_ok();
 }
 
+// Who closed it may have ended over that.
+static gs_status look_above(gs_life_look *life, const char *path, const gs_fence *theirs) {
+    bool is_above;
+    GS_TRY(gs_fence_is_above(&is_above, path, theirs));
+    if (is_above) GS_TRY(gs_fence_finish(path));
+    life->is_raised = is_above;
+    return gs_ok();
+}
+
 static gs_status look_for_life(gs_write *base, gs_job_store *store) {
     (void)store;
     file_work *it = (file_work *)base;
     gs_life_look *life = &it->work.life;
     const gs_fence theirs = {it->cluster, life->generation};
     int64_t number = 0;
+    GS_FAILPOINT("life.look");
     GS_TRY(touch_directory(it->path));
     GS_TRY(gs_fence_stands(&life->stands, it->path, &theirs));
     GS_TRY(gs_life_sign_read(&number, it->path, &theirs));
     bool is_same = number == life->number;
     life->number = number;
     // It may be closed to them, and nobody have heard of it.
-    if (!life->stands) return gs_fence_is_above(&life->is_raised, it->path, &theirs);
+    if (!life->stands) return look_above(life, it->path, &theirs);
     if (!life->raises || !is_same) return gs_ok();
-    gs_status status = gs_fence_close(it->path, &theirs);
-    life->is_raised = !status.code;
-    return status;
+    GS_FAILPOINT("life.close");
+    GS_TRY(gs_fence_close(it->path, &theirs));
+    life->is_raised = true;
+    GS_FAILPOINT("life.closed");
+    return gs_ok();
 }
 
 gs_work *gs_file_work_look_for_life(const gs_file_root *root, const gs_job *job, const char *cluster, const gs_life_look *life) {
@@ -270,7 +293,9 @@ gs_work *gs_file_work_look_for_life(const gs_file_root *root, const gs_job *job,
 
 static gs_status remove_checkpoint(gs_write *base, gs_job_store *store) {
     (void)store;
-    return gs_file_remove_checkpoint(((const file_work *)base)->path);
+    const file_work *it = (const file_work *)base;
+    GS_TRY(gs_marked_root_check(it->marked));
+    return gs_file_remove_checkpoint(it->path);
 }
 
 gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *job, const char *directory) {
@@ -284,7 +309,8 @@ static gs_status remove_parts(gs_write *base, gs_job_store *store) {
     char manifest[PATH_LEN + 20];
     snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", it->path);
     // A rank may have made a checkpoint of it by itself, or nobody can tell: the next start adopts it.
-    gs_status status = gs_file_is_gone(manifest) ? gs_file_remove_tree(it->path) : gs_ok();
+    gs_status status = gs_directory_refuse_links(it->path, 2);
+    if (!status.code && gs_file_is_gone(manifest)) status = gs_file_remove_tree(it->path);
     if (status.code) gs_log_warn("parts not removed", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }
@@ -324,7 +350,8 @@ static gs_status purge(gs_write *base, gs_job_store *store) {
     const file_work *it = (const file_work *)base;
     if (!gs_purges_begin(it->purges, it->work.job)) return gs_error(GS_CANCELLED, "%s: is not to be removed now", it->path);
     GS_FAILPOINT("store.purge");
-    gs_status status = check_place(it);
+    gs_status status = gs_marked_root_check(it->marked);
+    if (!status.code) status = check_place(it);
     if (!status.code) status = gs_file_remove_tree_unless(it->path, gs_purges_stopping(it->purges));
     if (status.code && status.code != GS_CANCELLED)
         gs_log_warn("checkpoints not purged", "path=%s reason=\"%s\"", it->path, status.message);

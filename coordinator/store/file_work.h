@@ -3,6 +3,7 @@
 #define COORDINATOR_STORE_FILE_WORK_H
 
 #include "coordinator/model/job.h"
+#include "coordinator/store/files/marked_root.h"
 #include "coordinator/store/files/purges.h"
 #include "coordinator/store/files/sweeper.h"
 #include "coordinator/store/trace.h"
@@ -12,9 +13,10 @@ typedef struct gs_file_root {
     const char *checkpoints_dir;  // of all jobs
     gs_trace *trace;              // told what was found; NULL: none
     gs_sweeper *sweeper;
+    const gs_marked_root *marked;  // NULL: it is there
 } gs_file_root;
 
-// All are of `job`, below its own directory there.
+// All are of `job`, below its own directory there. UNAVAILABLE where `marked` is away: nothing is found missing there.
 
 // Reads manifest and files; DATA_LOSS names the one that is not as reported. Copies the report.
 gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const char *directory,
@@ -24,7 +26,7 @@ gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const 
 gs_work *gs_file_work_look_at_parts(const gs_file_root *root, const gs_job *job, const char *directory,
                                     bool all_reported);
 // `names`: checkpoints of the job that it does not know.
-gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job);
+gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job, const char *cluster);
 // `names`: checkpoints that the job has and that have no manifest any more.
 gs_work *gs_file_work_check(const gs_file_root *root, const gs_job *job);
 // `life`: whether the directory is still that generation's, and the number of its last sign of life. Raises the fence above

@@ -1,5 +1,4 @@
-// Everything that survives: jobs, events, checkpoints, idempotency keys, generation numbers. SQLite in
-// WAL mode with synchronous=FULL, the only file that sees it.
+// Everything that survives: jobs, events, checkpoints, idempotency keys, generation numbers, in the tables of a database.
 //
 // Rows hold JSON texts that their owners make and read; the store knows keys. Opened by the loop at
 // start, then used by the thread of rows alone.
@@ -11,22 +10,11 @@
 #include <stdint.h>
 
 #include "coordinator/model/state.h"
+#include "coordinator/store/database/database.h"
+#include "coordinator/store/database/store_start.h"
 #include "core/status.h"
 
 typedef struct gs_job_store gs_job_store;
-
-// Numbers of events that are reserved ahead, by a start and by what is written: neither a deletion nor a crash behind
-// what people have seen lets one be used twice. No life uses up half of them, also where nothing can be written; and two
-// million starts stay below 2^53, which every reader of JSON takes.
-#define GS_EVENT_BLOCK ((int64_t)1 << 32)
-
-typedef struct gs_store_start {
-    uint32_t coordinator_epoch;  // of this start, durable already
-    uint32_t first_generation;   // [first, first + GS_GENERATION_BLOCK) belong to this start
-    uint64_t next_sequence;      // of events
-    char cluster[24];            // drawn when the database was made, or by the first version that knows of it
-    uint64_t life;               // of this start; no other has it
-} gs_store_start;
 
 // A large file is checked behind readiness (integrity.h), a small one at once.
 // DATA_LOSS when the file is damaged: it is moved aside and named in the message, and so is it from then on until
@@ -76,24 +64,12 @@ GS_NODISCARD gs_status gs_job_store_prune_keys(gs_job_store *store);  // whose l
 GS_NODISCARD gs_status gs_job_store_reserve_generations(gs_job_store *store, uint32_t next);
 
 // Listens to what is written; `values` as in the table that `operation` names. On the thread that writes.
-typedef struct gs_store_value {
-    int64_t number;
-    const char *text;  // NULL: the number
-    bool is_json;      // the text
-} gs_store_value;
 typedef void (*gs_store_tap)(void *ctx, const char *operation, const gs_store_value *values,
                              int num_values);
 // Before anything is written. `ctx` is borrowed until close.
 void gs_job_store_set_tap(gs_job_store *store, gs_store_tap tap, void *ctx);
 
 // Reading, at start. `visit` gets each row in order of its key; the texts are borrowed.
-typedef struct gs_store_row {
-    uint64_t id;            // job, or sequence of an event
-    uint64_t job;
-    const char *key, *body; // directory and body of a checkpoint; key and fingerprint
-    int64_t time_ms;        // of a key, how long it lives yet
-} gs_store_row;
-typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
 // Of each start that is remembered: id is its coordinator epoch, job its life.
 GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
 // Of each job that was deleted: id is its own, job its last generation, key how it ended, time_ms when it was deleted.

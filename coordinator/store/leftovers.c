@@ -22,6 +22,7 @@ typedef struct leftovers {
 
 typedef struct removal {
     gs_write base;
+    const atomic_bool *stopping;  // borrowed, of the writer: the next start goes on with the tree
     char aside[GS_ASIDE_LEN];
 } removal;
 
@@ -35,11 +36,12 @@ gs_status gs_leftovers_put_aside(char aside[GS_ASIDE_LEN], const char *folder) {
 
 static gs_status remove_aside(gs_write *base, gs_job_store *store) {
     (void)store;
-    return gs_file_remove_tree(((const removal *)base)->aside);
+    const removal *it = (const removal *)base;
+    return gs_file_remove_tree_unless(it->aside, it->stopping);
 }
 
 static void removed(gs_write *base, gs_status status) {
-    if (status.code) gs_log_warn("folder not removed", "path=%s reason=\"%s\"", ((const removal *)base)->aside, status.message);
+    if (status.code && status.code != GS_CANCELLED) gs_log_warn("folder not removed", "path=%s reason=\"%s\"", ((const removal *)base)->aside, status.message);
     free(base);
 }
 
@@ -47,6 +49,7 @@ void gs_leftovers_remove(gs_writer *writer, const char *aside) {
     removal *it = aside[0] ? calloc(1, sizeof *it) : NULL;
     if (!it) return;  // the next start does it
     it->base = (gs_write){.run = remove_aside, .done = removed, .lane = GS_LANE_TREES};
+    it->stopping = gs_writer_stopping(writer);
     snprintf(it->aside, sizeof it->aside, "%s", aside);
     gs_writer_submit(writer, &it->base);
 }
@@ -67,28 +70,34 @@ static bool is_aside(const leftovers *it, const char *name) {
 }
 
 static gs_status for_each(const leftovers *it, bool (*is_meant)(const leftovers *it, const char *name),
-                          gs_status (*act)(const char *path)) {
+                          gs_status (*act)(const leftovers *it, const char *path)) {
     DIR *list = opendir(it->jobs_dir);
     if (!list) return gs_error_from_errno(errno, "%s", it->jobs_dir);
     for (const struct dirent *entry; (entry = readdir(list));) {
         if (!is_meant(it, entry->d_name)) continue;
         char path[1500];
         snprintf(path, sizeof path, "%s/%s", it->jobs_dir, entry->d_name);
-        gs_status status = act(path);
+        gs_status status = act(it, path);
+        if (status.code == GS_CANCELLED) break;
         gs_log_info("left by a deletion", "path=%s result=%s", path, gs_code_name(status.code));
     }
     closedir(list);
     return gs_ok();
 }
 
-static gs_status put_aside(const char *path) {
+static gs_status put_aside(const leftovers *it, const char *path) {
+    (void)it;
     char aside[GS_ASIDE_LEN];
     return gs_leftovers_put_aside(aside, path);
 }
 
+static gs_status remove_one(const leftovers *it, const char *path) {
+    return gs_file_remove_tree_unless(path, gs_writer_stopping(it->writer));
+}
+
 static gs_status remove_all(gs_write *base, gs_job_store *store) {
     (void)store;
-    return for_each((const leftovers *)base, is_aside, gs_file_remove_tree);
+    return for_each((const leftovers *)base, is_aside, remove_one);
 }
 
 static void all_removed(gs_write *base, gs_status status) {

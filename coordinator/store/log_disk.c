@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "coordinator/store/files/files.h"
+#include "core/failpoint.h"
 
 #define NUM_SEEN 4096
 #define INDEX_EVERY_BYTES (64 << 10)
@@ -342,6 +343,7 @@ static gs_json *dropped_marker(uint64_t first_cursor) {
 }
 
 gs_status gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query) {
+    GS_FAILPOINT("log.read");
     GS_TRY(gs_log_disk_flush(disk));
     load_segments(disk);
     gs_log_collection collection = {.capacity = (size_t)(query->tail > 0 ? query->tail : query->limit),

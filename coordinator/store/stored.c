@@ -90,9 +90,7 @@ static void load_checkpoint(void *ctx, const gs_store_row *row) {
     gs_job *job = gs_u64_map_get(&it->by_id, row->job);
     gs_checkpoint read = {0};
     if (!job || gs_checkpoint_from_record(&read, row->body).code) return;
-    gs_checkpoint *item = gs_checkpoints_add(&job->checkpoints, row->key);
-    memcpy(read.directory, item->directory, sizeof read.directory);
-    *item = read;
+    gs_checkpoints_load(&job->checkpoints, row->key, &read);
 }
 
 gs_status gs_stored_load(gs_stored *out, gs_job_store *store, int64_t now_ns, int64_t wall_ms) {

@@ -28,6 +28,7 @@ struct gs_write {  // first member of the caller's own struct
     gs_status (*run)(gs_write *write, gs_job_store *store);  // thread of the lane; `store` NULL but for rows
     void (*done)(gs_write *write, gs_status status);         // loop; frees the object
     gs_write_lane lane;
+    bool is_unnumbered;    // a recording does not know of it: nothing that is decided depends on it
     bool is_behind_looks;  // it waits in that lane first, and what was asked there before it is done
     size_t bytes;     // that it holds while it waits, about
     uint64_t number;  // in order of submission

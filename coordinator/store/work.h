@@ -47,6 +47,7 @@ struct gs_work {  // first member of the struct of its kind
     char **names;                // owned; of directories
     size_t num_names, max_names;
     gs_life_look life;
+    uint32_t left_by;           // a generation, the last that has left a fence; 0: none is known
     void *owner;        // of who asked
     gs_work *next;      // of who asked, once it is done
 };

@@ -26,7 +26,7 @@ struct gs_writer {
     gs_job_store *store;  // of the thread of rows once it runs
     lane lanes[GS_NUM_LANES];
     uint64_t num_submitted, num_refused;
-    bool is_stopping;
+    atomic_bool is_stopping;
     int wake_fd;
     gs_trace *trace;
     pthread_mutex_t lock;  // guards finished
@@ -125,14 +125,14 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_
 }
 
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
-    write->number = writer->num_submitted++;
+    if (!write->is_unnumbered) write->number = writer->num_submitted++;
     lane *last = &writer->lanes[write->lane];
     const lane *first = write->is_behind_looks ? &writer->lanes[GS_LANE_LOOKS] : last;
     size_t waiting_bytes = atomic_fetch_add(&last->waiting_bytes, bytes_of(write));
     bool fits = waiting_bytes == 0 || waiting_bytes + bytes_of(write) <= MAX_QUEUED_BYTES;
     if (fits && gs_queue_push(first->queue, write, gs_deadline_in_ns(0))) return;
     atomic_fetch_sub(&last->waiting_bytes, bytes_of(write));
-    if (writer->is_stopping) {
+    if (atomic_load(&writer->is_stopping)) {
         write->done(write, gs_error(GS_UNAVAILABLE, "writer: the coordinator ends"));
         return;
     }
@@ -156,15 +156,17 @@ void gs_writer_collect(gs_writer *writer) {
     pthread_mutex_unlock(&writer->lock);
     while (write) {
         gs_write *next = write->next;
-        gs_trace_written(writer->trace, write->number, write->status);
+        if (!write->is_unnumbered) gs_trace_written(writer->trace, write->number, write->status);
         write->done(write, write->status);
         write = next;
     }
 }
 
+const atomic_bool *gs_writer_stopping(const gs_writer *writer) { return &writer->is_stopping; }
+
 void gs_writer_stop(gs_writer *writer) {
     if (!writer) return;
-    writer->is_stopping = true;
+    atomic_store(&writer->is_stopping, true);
     for (int i = 0; i < GS_NUM_LANES; i++) {
         gs_thread_ask_to_stop(writer->lanes[i].thread);
         if (writer->lanes[i].queue) gs_queue_close(writer->lanes[i].queue);

@@ -6,6 +6,8 @@
 #ifndef COORDINATOR_STORE_WRITER_H
 #define COORDINATOR_STORE_WRITER_H
 
+#include <stdatomic.h>
+
 #include "coordinator/store/transaction.h"
 #include "core/status.h"
 
@@ -23,6 +25,7 @@ uint64_t gs_writer_num_refused(const gs_writer *writer);  // so
 size_t gs_writer_waiting_bytes(const gs_writer *writer, gs_write_lane lane);
 // Calls done of everything that is finished. Loop only.
 void gs_writer_collect(gs_writer *writer);
+const atomic_bool *gs_writer_stopping(const gs_writer *writer);  // any thread: it ends
 // Finishes what is queued, but for trees that it has not begun (CANCELLED), calls its done, closes the store. NULL is fine.
 void gs_writer_stop(gs_writer *writer);
 

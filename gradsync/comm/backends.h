@@ -4,6 +4,7 @@
 #define GRADSYNC_COMM_BACKENDS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "gradsync/comm/comm_backend.h"
 
@@ -26,5 +27,9 @@ extern const gs_backend_facts gs_comm_hosts_facts;
 
 // In a message: "3", "1, 2 and 7", or the first sixteen "and 40 more". A gs_comm_failure has all.
 void gs_backends_list_ranks(char *text, size_t text_bytes, const int *ranks, int count);
+
+// Where this process runs, as ranks tell each other: equal numbers, one host, whose kernel can pass memory between them (one boot, one
+// network name space, one user). Never 0. A rank that cannot know is taken to be alone.
+uint64_t gs_backends_host(int rank);
 
 #endif

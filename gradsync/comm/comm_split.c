@@ -3,13 +3,11 @@
 // Ranks of all colours meet together, round after round. In a round a rank that makes its part says
 // what one stage of the creation has to say (stages.h), and one that is done, or has nothing to
 // make, how it fared. It is over when all are done.
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/digest.h"
+#include "gradsync/comm/backends.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/comm/stages.h"
 
@@ -44,16 +42,6 @@ static gs_status gather(const split *self, const void *mine, void *all, size_t b
                                         .step = -1,
                                         .bucket = -1},
                        self->deadline);
-}
-
-// Never 0. A rank that cannot know is taken to be alone.
-static uint64_t host_digest(int rank) {
-    char text[80] = {0};
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    bool known = fd >= 0 && read(fd, text, 36) == 36;
-    if (fd >= 0) close(fd);
-    if (!known) snprintf(text, sizeof text, "rank %d", rank);
-    return gs_digest_fold(gs_digest_of(text, strlen(text))) | 1;
 }
 
 static gs_status meet(split *self) {
@@ -92,6 +80,12 @@ static void find_members(split *self) {
     }
 }
 
+// Of two levels a part may have but one.
+static const char *find_backend(const gs_comm *whole) {
+    const char *name = gs_comm_backend_name(whole);
+    return strcmp(name, "hosts") == 0 ? "auto" : name;
+}
+
 static gs_status create_part(gs_comm **out, split *self, const gs_comm_split_options *options) {
     char group[40];
     gs_comm_options part = *gs_comm_made_with(self->whole);
@@ -104,7 +98,7 @@ static gs_status create_part(gs_comm **out, split *self, const gs_comm_split_opt
     if (self->num_members == 1)
         part.backend = "self", part.own_backend = NULL;
     else if (!part.own_backend)
-        part.backend = gs_comm_backend_name(self->whole);
+        part.backend = find_backend(self->whole);
     if (part.helper != GS_HELPER_ON) part.helper = GS_HELPER_OFF;
     part.rank = self->rank;
     part.world_size = self->num_members;
@@ -136,7 +130,7 @@ static gs_status conclude(split *self, gs_status mine) {
 static gs_status make_parts(gs_comm **out, split *self, const gs_comm_split_options *options) {
     int rank = gs_comm_rank(self->whole);
     colour mine = {.color = options->color,
-                   .host = options->by_host && options->color >= 0 ? host_digest(rank) : 0};
+                   .host = options->by_host && options->color >= 0 ? gs_backends_host(rank) : 0};
     gs_status status = gs_ok();
     GS_TRY(gather(self, &mine, self->colours, sizeof mine));
     if (options->color < GS_COMM_NO_COLOR)

@@ -17,6 +17,7 @@ static const gs_comm_hook *const hooks[] = {
     &gs_hook_int8,
     &gs_hook_int8_channel,
     &gs_hook_uint8_gather,
+    &gs_hook_auto,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

@@ -33,6 +33,7 @@
 #include "core/abi.h"
 #include "core/clock.h"
 #include "core/dtype.h"
+#include "core/hook_offers.h"
 #include "core/param_spec.h"
 #include "core/segment.h"
 #include "core/status.h"
@@ -229,7 +230,7 @@ typedef struct gs_hook_state_tensor {
     gs_hook_tensor tensor;
 } gs_hook_state_tensor;
 
-// No function is NULL but `report`.
+// No function is NULL but `report` and `offers`.
 struct gs_comm_hook {
     const char *name;  // below GS_HOOK_NAME_LEN
     const gs_hook_option *options;
@@ -256,7 +257,10 @@ struct gs_comm_hook {
     void (*destroy)(void *state);  // as rollback; nothing of it is in flight in the communicator
     // May be NULL. Behind the last `finish` of a step, before its commit; on a GPU behind a wait for its stream.
     void (*report)(void *state, gs_hook_report *report);
-    void (*reserved[3])(void);
+    // May be NULL, as of hooks that have no choice. Between steps: how a bucket of the plan travels and why; false: there is
+    // no such bucket, or it is another hook's.
+    bool (*offers)(void *state, size_t bucket, gs_hook_offers *offers);
+    void (*reserved[2])(void);
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook
@@ -268,6 +272,7 @@ GS_END_DECLS
 extern const gs_comm_hook gs_hook_allreduce;
 extern const gs_comm_hook gs_hook_fp16;
 extern const gs_comm_hook gs_hook_bf16;
+extern const gs_comm_hook gs_hook_auto;
 extern const gs_comm_hook gs_hook_wrap_fp16;
 extern const gs_comm_hook gs_hook_wrap_bf16;
 extern const gs_comm_hook gs_hook_local_sgd;

@@ -163,6 +163,14 @@ bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_
     return gs_hook_set_tensor(out, &reducer->hooks, index);
 }
 
+bool gs_reducer_bucket_offers(gs_hook_offers *out, gs_reducer *reducer, size_t bucket) {
+    *out = (gs_hook_offers){0};
+    if (bucket >= reducer->layout.plan.num_buckets) return false;
+    const gs_set_hook *one = &reducer->hooks.hooks[reducer->layout.buckets[bucket].hook];
+    const gs_comm_hook *hook = one->choice.hook;
+    return hook->offers && hook->offers(one->state, bucket, out);
+}
+
 void gs_reducer_note_step(gs_reducer *reducer, int64_t step) {
     if (reducer->phase == GS_REDUCER_IDLE && !reducer->undecided)
         gs_hook_set_note(&reducer->hooks, step);

@@ -183,6 +183,8 @@ GS_NODISCARD gs_status gs_reducer_rollback(gs_reducer *reducer);
 // replace what was loaded.
 bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index);
 GS_NODISCARD gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer);
+// Between steps: how a bucket of the plan travels from now on and why, of a hook that chooses ("auto"); false: it does not.
+bool gs_reducer_bucket_offers(gs_hook_offers *out, gs_reducer *reducer, size_t bucket);
 // Says to ranks of this host which step it is that was loaded, or is there at first: it follows `step` applied steps.
 // Between steps; the next begin says it, too.
 void gs_reducer_note_step(gs_reducer *reducer, int64_t step);

@@ -5,7 +5,8 @@
 //
 // The algorithm is the first that the library's heuristic names, until the product comes outside of a
 // capture with beta 0: then the first few are run on the product itself, which is the same each time, and
-// the fastest is kept. That waits, once for each shape. A product with beta is not run twice; it has the
+// the fastest is kept. They take turns, and the least time of each counts: one behind the other the first
+// would be measured while clocks still rise. That waits, once for each shape. A product with beta is not run twice; it has the
 // algorithm of the same shape without (the heuristic does not see beta).
 //
 // Two processes may keep different algorithms, whose sums differ in their order: the gradients of two ranks
@@ -26,12 +27,14 @@
 // Where they are all taken the oldest knowledge goes; a model has some 20, prediction one for each length.
 #define MAX_PLANS 1024
 #define NUM_SLOTS (2 * MAX_PLANS)
-#define MAX_CANDIDATES 6
-#define RUNS_OF_A_CANDIDATE 3
+#define MAX_CANDIDATES 32
+#define USUAL_CANDIDATES 6
+#define ROUNDS_OF_TIMING 3
 #define TIMING_SECONDS 60.0
 // Below that all that shows is the launch.
 #define LEAST_TIMED_FLOPS 1e8
 #define MAX_ALIGNMENT 16
+#define MOST_WORKSPACE_MIB 1024
 
 // All of a product that a plan depends on. Compared as bytes: no padding, or zero.
 typedef struct plan_key {
@@ -59,9 +62,13 @@ struct gs_cuda_products {
     bool has_library;
     cublasLtHandle_t handle;
     timing timing;
+    int num_candidates;  // at most this many are asked for
+    void *workspace;     // the stream's scratch, or owned
+    size_t workspace_bytes;
     plan *plans;  // owns; NUM_SLOTS, open addressing
     size_t num_plans;
-    gs_event *begins[MAX_CANDIDATES], *ends[MAX_CANDIDATES];  // own
+    gs_event *begins[ROUNDS_OF_TIMING][MAX_CANDIDATES],
+        *ends[ROUNDS_OF_TIMING][MAX_CANDIDATES];  // own
     size_t version;
 };
 
@@ -176,12 +183,13 @@ static cublasStatus_t make_layouts(const gs_cublaslt *lt, plan *at,
 }
 
 // Sums in parts are put together in fp32: a scheme that adds up in C's type would round in between.
-static cublasStatus_t make_preference(const gs_cublaslt *lt, cublasLtMatmulPreference_t *out,
-                                      uint32_t alignment) {
+static cublasStatus_t make_preference(const gs_cuda_products *products,
+                                      cublasLtMatmulPreference_t *out, uint32_t alignment) {
+    const gs_cublaslt *lt = &products->lt;
     static const cublasLtMatmulPreferenceAttributes_t places[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const uint64_t workspace_bytes = GS_CUDA_SCRATCH_BYTES;
+    const uint64_t workspace_bytes = products->workspace_bytes;
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t error = lt->cublasLtMatmulPreferenceCreate(out);
     if (!error)
@@ -208,14 +216,14 @@ static cublasStatus_t find_candidates(const gs_cuda_products *products, const pl
     cublasLtMatmulPreference_t preference = NULL;
     int returned = 0;
     found->count = 0;
-    cublasStatus_t error = make_preference(lt, &preference, at->key.alignment);
+    cublasStatus_t error = make_preference(products, &preference, at->key.alignment);
     if (!error)
-        error = lt->cublasLtMatmulAlgoGetHeuristic(products->handle, at->desc, at->first,
-                                                   at->second, at->c, at->c, preference,
-                                                   MAX_CANDIDATES, found->results, &returned);
+        error = lt->cublasLtMatmulAlgoGetHeuristic(
+            products->handle, at->desc, at->first, at->second, at->c, at->c, preference,
+            products->num_candidates, found->results, &returned);
     for (int i = 0; i < returned && !error; i++)
         if (found->results[i].state == CUBLAS_STATUS_SUCCESS &&
-            found->results[i].workspaceSize <= GS_CUDA_SCRATCH_BYTES)
+            found->results[i].workspaceSize <= products->workspace_bytes)
             found->results[found->count++] = found->results[i];
     if (preference) (void)lt->cublasLtMatmulPreferenceDestroy(preference);
     return error;
@@ -300,7 +308,7 @@ static cublasStatus_t run_algorithm(const gs_cuda_products *products, const plan
     return products->lt.cublasLtMatmul(
         products->handle, at->desc, &product->shape.alpha, product->b, at->first, product->a,
         at->second, &product->shape.beta, product->c, at->c, product->c, at->c, algo,
-        stream->scratch, workspace_bytes, stream->native);
+        products->workspace, workspace_bytes, stream->native);
 }
 
 // Running it again must change nothing: C is written, not added to, and is no input.
@@ -328,38 +336,61 @@ static gs_status wait_for(gs_event *event) {
     }
 }
 
-// The first run of each warms caches up and shows whether the algorithm takes these pointers.
+static bool run_candidate(const gs_cuda_products *products, const plan *at,
+                          const cublasLtMatmulHeuristicResult_t *candidate,
+                          const gs_cuda_product *product) {
+    return !run_algorithm(products, at, &candidate->algo, candidate->workspaceSize, product);
+}
+
+// The first run of each, which no round counts, shows whether the algorithm takes these pointers.
+static void run_rounds(gs_cuda_products *products, const plan *at, const candidates *found,
+                       const gs_cuda_product *product, bool *runs) {
+    gs_stream *stream = &products->stream->base;
+    for (int i = 0; i < found->count; i++)
+        runs[i] = run_candidate(products, at, &found->results[i], product);
+    for (int round = 0; round < ROUNDS_OF_TIMING; round++) {
+        for (int i = 0; i < found->count; i++) {
+            gs_event_record(products->begins[round][i], stream);
+            if (runs[i]) runs[i] = run_candidate(products, at, &found->results[i], product);
+            gs_event_record(products->ends[round][i], stream);
+        }
+    }
+}
+
+static gs_status read_least(int64_t *least_ns, gs_cuda_products *products, int candidate) {
+    *least_ns = INT64_MAX;
+    for (int round = 0; round < ROUNDS_OF_TIMING; round++) {
+        int64_t ns;
+        GS_TRY(gs_event_elapsed(products->begins[round][candidate],
+                                products->ends[round][candidate], &ns));
+        if (ns < *least_ns) *least_ns = ns;
+    }
+    return gs_ok();
+}
+
 static gs_status time_candidates(gs_cuda_products *products, plan *at,
                                  const gs_cuda_product *product) {
     candidates found;
+    bool runs[MAX_CANDIDATES] = {false};
     at->timed = true;
     GS_TRY(gs_cublaslt_check(&products->lt, find_candidates(products, at, &found),
                              "cublasLtMatmulAlgoGetHeuristic"));
     if (found.count < 2) return gs_ok();
-    bool ran[MAX_CANDIDATES] = {false};
-    gs_stream *stream = &products->stream->base;
-    for (int i = 0; i < found.count; i++) {
-        const cublasLtMatmulHeuristicResult_t *candidate = &found.results[i];
-        cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
-        for (int run = 0; run <= RUNS_OF_A_CANDIDATE && !error; run++) {
-            if (run == 1) gs_event_record(products->begins[i], stream);
-            error = run_algorithm(products, at, &candidate->algo, candidate->workspaceSize, product);
-        }
-        gs_event_record(products->ends[i], stream);
-        ran[i] = !error;
-    }
-    GS_TRY(wait_for(products->ends[found.count - 1]));
+    run_rounds(products, at, &found, product, runs);
+    GS_TRY(wait_for(products->ends[ROUNDS_OF_TIMING - 1][found.count - 1]));
     int64_t best_ns = INT64_MAX;
+    int best = 0;
     for (int i = 0; i < found.count; i++) {
         int64_t ns;
-        if (!ran[i]) continue;
-        GS_TRY(gs_event_elapsed(products->begins[i], products->ends[i], &ns));
+        if (!runs[i]) continue;
+        GS_TRY(read_least(&ns, products, i));
         if (ns >= best_ns) continue;
         best_ns = ns;
-        take_candidate(at, &found.results[i]);
+        best = i;
     }
-    gs_log_debug("matrix product timed", "m=%zu n=%zu k=%zu ns=%lld", at->key.m, at->key.n,
-                 at->key.k, (long long)(best_ns / RUNS_OF_A_CANDIDATE));
+    if (best_ns < INT64_MAX) take_candidate(at, &found.results[best]);
+    gs_log_debug("matrix product timed", "m=%zu n=%zu k=%zu candidates=%d taken=%d ns=%lld",
+                 at->key.m, at->key.n, at->key.k, found.count, best, (long long)best_ns);
     return gs_ok();
 }
 
@@ -408,6 +439,27 @@ static timing read_timing(bool same_bits) {
     return value && strcmp(value, "all") == 0 ? TIME_ALL : TIME_LARGE;
 }
 
+// How many algorithms take part: GRADSYNC_MATMUL_CANDIDATES, 1 to 32.
+static int read_num_candidates(void) {
+    const char *value = getenv("GRADSYNC_MATMUL_CANDIDATES");
+    long count = value ? strtol(value, NULL, 10) : USUAL_CANDIDATES;
+    return count < 1 ? 1 : count > MAX_CANDIDATES ? MAX_CANDIDATES : (int)count;
+}
+
+// GRADSYNC_MATMUL_WORKSPACE_MIB: up to 1024; more than the stream's scratch is memory of its own.
+static gs_status make_workspace(gs_cuda_products *products) {
+    const char *value = getenv("GRADSYNC_MATMUL_WORKSPACE_MIB");
+    const long mib = value ? strtol(value, NULL, 10) : 0;
+    const size_t bytes = mib > 0 && mib <= MOST_WORKSPACE_MIB ? (size_t)mib << 20 : 0;
+    products->workspace = products->stream->scratch;
+    products->workspace_bytes = GS_CUDA_SCRATCH_BYTES;
+    if (bytes <= GS_CUDA_SCRATCH_BYTES) return gs_ok();
+    GS_TRY(gs_cuda_check(products->stream->device, cudaMalloc(&products->workspace, bytes),
+                         "cudaMalloc"));
+    products->workspace_bytes = bytes;
+    return gs_ok();
+}
+
 // Without it the device works, if slowly.
 static gs_status open_library(gs_cuda_products *products) {
     gs_cuda_device *device = products->stream->device;
@@ -424,14 +476,16 @@ static gs_status open_library(gs_cuda_products *products) {
                              "cublasLtCreate"));
     products->version = products->lt.cublasLtGetVersion();
     products->has_library = true;
-    return gs_ok();
+    return make_workspace(products);
 }
 
 static gs_status make_events(gs_cuda_products *products) {
     gs_device *device = &products->stream->device->base;
-    for (int i = 0; i < MAX_CANDIDATES; i++) {
-        GS_TRY(gs_cuda_event_create(&products->begins[i], device, true));
-        GS_TRY(gs_cuda_event_create(&products->ends[i], device, true));
+    for (int round = 0; round < ROUNDS_OF_TIMING; round++) {
+        for (int i = 0; i < products->num_candidates; i++) {
+            GS_TRY(gs_cuda_event_create(&products->begins[round][i], device, true));
+            GS_TRY(gs_cuda_event_create(&products->ends[round][i], device, true));
+        }
     }
     return gs_ok();
 }
@@ -441,6 +495,7 @@ gs_status gs_cuda_products_open(gs_cuda_products **out, gs_cuda_stream *stream, 
     if (!products) return gs_error(GS_RESOURCE_EXHAUSTED, "matmul: out of memory");
     products->stream = stream;
     products->timing = read_timing(same_bits);
+    products->num_candidates = read_num_candidates();
     products->plans = calloc(NUM_SLOTS, sizeof *products->plans);
     gs_status status = gs_ok();
     if (!products->plans) status = gs_error(GS_RESOURCE_EXHAUSTED, "matmul: out of memory");
@@ -456,12 +511,16 @@ gs_status gs_cuda_products_open(gs_cuda_products **out, gs_cuda_stream *stream, 
 
 void gs_cuda_products_close(gs_cuda_products *products, bool idle) {
     if (!products) return;
-    for (int i = 0; i < MAX_CANDIDATES; i++) {
-        if (products->begins[i]) gs_cuda_event_destroy(products->begins[i]);
-        if (products->ends[i]) gs_cuda_event_destroy(products->ends[i]);
+    for (int round = 0; round < ROUNDS_OF_TIMING; round++) {
+        for (int i = 0; i < MAX_CANDIDATES; i++) {
+            if (products->begins[round][i]) gs_cuda_event_destroy(products->begins[round][i]);
+            if (products->ends[round][i]) gs_cuda_event_destroy(products->ends[round][i]);
+        }
     }
     if (products->plans && products->has_library) forget_plans(products);
     if (products->handle && idle) (void)products->lt.cublasLtDestroy(products->handle);
+    if (products->workspace_bytes > GS_CUDA_SCRATCH_BYTES && idle)
+        (void)cudaFree(products->workspace);
     gs_cublaslt_close(&products->lt);
     free(products->plans);
     free(products);

@@ -90,23 +90,23 @@ static gs_status join_records(gs_json **manifest, size_t *num_parts, gs_json *fi
     return status;
 }
 
-static gs_status write_manifest(const gs_json *manifest, uint64_t *bytes, const char *path) {
-    gs_digest digest;
-    uint64_t manifest_bytes = 0;
-    GS_FAILPOINT("checkpoint.commit");
-    GS_TRY(gs_sealed_json_write(gs_json_copy(manifest), path, &manifest_bytes, &digest));
-    *bytes += manifest_bytes;
-    return gs_ok();
+// Of ranks whose place others have taken, it would be the job's newest.
+static gs_status pass_fence(gs_status said) {
+    if (said.code == GS_FAILED_PRECONDITION) said.code = GS_DATA_LOSS;
+    return said;
 }
 
-// Of ranks whose place others have taken, it would be the job's newest.
-static gs_status check_fence(const gs_json *manifest, const char *directory) {
+static gs_status write_manifest(const gs_json *manifest, uint64_t *bytes, const char *path, const char *directory) {
     char parent[PATH_MAX];
-    GS_TRY(path_of(parent, directory, ".."));
+    gs_fenced_file file = {0};
     const gs_fence writer = gs_fence_of(manifest);
-    gs_status status = gs_fence_check(parent, &writer);
-    if (status.code == GS_FAILED_PRECONDITION) status.code = GS_DATA_LOSS;
-    return status;
+    GS_TRY(path_of(parent, directory, ".."));
+    GS_TRY(pass_fence(gs_fence_check(parent, &writer)));
+    GS_TRY(check_sizes(bytes, manifest, directory));
+    GS_FAILPOINT("checkpoint.commit");
+    GS_TRY(pass_fence(gs_fence_publish(gs_json_copy(manifest), path, parent, &writer, &file)));
+    *bytes += file.bytes;
+    return gs_ok();
 }
 
 static gs_status make_manifest(gs_json **manifest, uint64_t *bytes, const char *directory,
@@ -115,9 +115,7 @@ static gs_status make_manifest(gs_json **manifest, uint64_t *bytes, const char *
     size_t num_parts;
     GS_TRY(read_record(&first, directory, 0));
     GS_TRY(join_records(manifest, &num_parts, first, directory));
-    gs_status status = check_fence(*manifest, directory);
-    if (!status.code) status = check_sizes(bytes, *manifest, directory);
-    if (!status.code) status = write_manifest(*manifest, bytes, path);
+    gs_status status = write_manifest(*manifest, bytes, path, directory);
     if (!status.code) {
         remove_records(directory, num_parts);
         return status;

@@ -6,7 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/failpoint.h"
+#include "rpc/checkpoint/draft.h"
 #include "rpc/json/sealed_json.h"
+
+#define MOST_TRIES 4  // each time another cluster has put up its own at that moment
 
 gs_fence gs_fence_of(const gs_json *manifest) {
     int64_t generation = gs_json_int_or(manifest, "generation", 0);
@@ -49,17 +53,35 @@ gs_status gs_fence_check(const char *directory, const gs_fence *mine) {
     return look(path, mine, false);
 }
 
-static gs_status put(const char *directory, const gs_fence *mine, bool closes) {
-    char path[PATH_MAX];
-    uint64_t bytes;
-    gs_digest digest;
-    GS_TRY(path_of(path, directory));
-    GS_TRY(look(path, mine, true));
+static gs_json *describe(const gs_fence *mine, bool closes) {
     gs_json *file = gs_json_new_object();
     gs_json_set_string(file, "cluster", mine->cluster);
     gs_json_set_int(file, "generation", mine->generation);
     gs_json_set_bool(file, closes ? "closed" : "watched", true);
-    return gs_sealed_json_write(file, path, &bytes, &digest);
+    return file;
+}
+
+// A fence, too, is only put up by whom no other has overtaken meanwhile: it would lower it.
+static gs_status put_once(const char *directory, const char *path, const gs_fence *mine, bool closes) {
+    gs_draft draft;
+    GS_TRY(gs_draft_write(&draft, describe(mine, closes), directory, mine->cluster, mine->generation));
+    gs_status status = look(path, mine, true);
+    if (!status.code) return gs_draft_publish(&draft, path);
+    gs_draft_drop(&draft);
+    return status;
+}
+
+static gs_status put(const char *directory, const gs_fence *mine, bool closes) {
+    char path[PATH_MAX];
+    gs_status status;
+    GS_TRY(path_of(path, directory));
+    GS_TRY(look(path, mine, true));
+    int tries = 0;
+    do status = put_once(directory, path, mine, closes);
+    while (status.code == GS_ABORTED && ++tries < MOST_TRIES);
+    GS_TRY(status);
+    GS_FAILPOINT("fence.raised");
+    return gs_draft_remove_refused(directory, mine->cluster, mine->generation);
 }
 
 gs_status gs_fence_raise(const char *directory, const gs_fence *mine) { return put(directory, mine, false); }
@@ -76,6 +98,33 @@ static gs_status read_there(gs_json **file, const char *directory) {
     GS_TRY(path_of(path, directory));
     if (access(path, F_OK) != 0 && errno == ENOENT) return gs_ok();
     return gs_sealed_json_read(file, path);
+}
+
+gs_status gs_fence_publish(gs_json *object, const char *path, const char *directory, const gs_fence *mine,
+                           gs_fenced_file *file) {
+    gs_draft draft;
+    GS_TRY(gs_draft_write(&draft, object, directory, mine->cluster, mine->generation));
+    gs_status status = gs_fence_check(directory, mine);
+    if (status.code) {
+        gs_draft_drop(&draft);
+        return status;
+    }
+    status = gs_draft_publish(&draft, path);
+    if (!status.code) *file = (gs_fenced_file){draft.bytes, draft.digest};
+    if (status.code != GS_ABORTED) return status;
+    GS_TRY(gs_fence_check(directory, mine));
+    status.code = GS_UNAVAILABLE;
+    return status;
+}
+
+gs_status gs_fence_finish(const char *directory) {
+    gs_json *file;
+    GS_TRY(read_there(&file, directory));
+    if (!file) return gs_ok();
+    const gs_fence there = gs_fence_of(file);
+    gs_status status = gs_draft_remove_refused(directory, there.cluster, there.generation);
+    gs_json_release(file);
+    return status;
 }
 
 gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine) {
@@ -96,6 +145,19 @@ gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fenc
     if (!file) return gs_ok();
     const gs_fence there = gs_fence_of(file);
     *is_above = theirs->generation && there.generation > theirs->generation && !strcmp(there.cluster, theirs->cluster);
+    gs_json_release(file);
+    return gs_ok();
+}
+
+gs_status gs_fence_last(uint32_t *generation, const char *directory, const char *cluster) {
+    gs_json *file;
+    *generation = 0;
+    GS_TRY(read_there(&file, directory));
+    if (!file) return gs_ok();
+    const gs_fence there = gs_fence_of(file);
+    // A coordinator has closed it to those before: whether there will be one of that number it did not know.
+    bool is_closed = gs_json_bool_or(file, "closed", false);
+    if (there.generation && !strcmp(there.cluster, cluster)) *generation = there.generation - is_closed;
     gs_json_release(file);
     return gs_ok();
 }

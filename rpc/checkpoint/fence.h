@@ -1,5 +1,6 @@
 // Who may write into a job's checkpoint directory: the newest set of ranks that has begun to train there. A set that
-// was cut off, and does not know that another has taken its place, finds this file before its next checkpoint counts.
+// was cut off, and does not know that another has taken its place, finds this file before its next checkpoint counts; and one
+// that was suspended behind its look, however late, finds that what it was about to have count is gone (draft.h).
 //
 //   CHECKPOINTS/JOB/FENCE.json   cluster and generation, sealed and written atomically; `watched` by ranks whose agents look for
 //                                it when they hear nobody; `closed` where a coordinator has put it above ranks that it gave
@@ -10,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/digest.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
 
@@ -20,6 +22,11 @@ typedef struct gs_fence {
     uint32_t generation;  // 0: the same
 } gs_fence;
 
+typedef struct gs_fenced_file {
+    uint64_t bytes;
+    gs_digest digest;  // of the whole file
+} gs_fenced_file;
+
 // The same ranks, both known.
 bool gs_fence_is(const gs_fence *a, const gs_fence *b);
 
@@ -27,14 +34,23 @@ bool gs_fence_is(const gs_fence *a, const gs_fence *b);
 gs_fence gs_fence_of(const gs_json *manifest);
 
 // From now on the directory belongs to these ranks: generations before theirs, and those of another cluster, are
-// refused. The directory must be there. FAILED_PRECONDITION: it belongs to a later one.
+// refused, and nothing of theirs counts any more once this has returned. The directory must be there. FAILED_PRECONDITION: it
+// belongs to a later one.
 GS_NODISCARD gs_status gs_fence_raise(const char *directory, const gs_fence *mine);
 // A coordinator's own, above these ranks. Whoever comes next raises its own.
 GS_NODISCARD gs_status gs_fence_close(const char *directory, const gs_fence *theirs);
 // FAILED_PRECONDITION when the directory belongs to others. Whoever is not known passes, and where there is no fence.
 GS_NODISCARD gs_status gs_fence_check(const char *directory, const gs_fence *mine);
+// Writes `path`, on the same disk, as a sealed file (rpc/json/sealed_json.h) of these ranks, unless the directory belongs to others
+// at the very moment from which on it counts: then FAILED_PRECONDITION, and nothing is left. `object` is taken.
+GS_NODISCARD gs_status gs_fence_publish(gs_json *object, const char *path, const char *directory, const gs_fence *mine,
+                                        gs_fenced_file *file);
+// What somebody has begun who put up the fence that stands, and ended before all was done.
+GS_NODISCARD gs_status gs_fence_finish(const char *directory);
 // Whether it is these ranks, and no others, that have raised the last one, and it is watched.
 GS_NODISCARD gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine);
+// The newest generation of the cluster that is known to have been there; 0: none, or another cluster's is the last.
+GS_NODISCARD gs_status gs_fence_last(uint32_t *generation, const char *directory, const char *cluster);
 // Whether it is closed to them, for a later generation of the same cluster.
 GS_NODISCARD gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fence *theirs);
 

@@ -21,6 +21,8 @@
 // A silent server is told so this long before the connection is closed.
 #define SILENCE_TOLD_NS (200 * GS_NS_PER_MS)
 #define REOPEN_NS (200 * GS_NS_PER_MS)
+// Whom the server refused asks again after this: his key may be known, or another one in its file, by then.
+#define REFUSED_NS GS_NS_PER_SEC
 #define MAX_FRAMES_A_ROUND 256
 
 gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
@@ -45,6 +47,13 @@ gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
         status = gs_error_from_errno(errno, "rpc client: eventfd");
     if (status.code) gs_rpc_channel_release(channel);
     return status;
+}
+
+gs_status gs_rpc_channel_take_key(gs_rpc_channel *channel, const char *path, gs_rpc_key_source source) {
+    channel->source = source;
+    if (!path || !*path) return gs_ok();
+    channel->key_path = strdup(path);
+    return channel->key_path ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "rpc client: out of memory");
 }
 
 void gs_rpc_channel_wake(gs_rpc_channel *channel) {
@@ -133,6 +142,8 @@ void gs_rpc_channel_release(gs_rpc_channel *channel) {
     while (!STAILQ_EMPTY(&channel->outgoing)) pop_outgoing(channel);
     gs_u64_map_release(&channel->operations);
     pthread_mutex_destroy(&channel->lock);
+    gs_key_file_wipe(&channel->key);
+    free(channel->key_path);
     free(channel->endpoint);
 }
 
@@ -289,12 +300,31 @@ static gs_status set_client_options(gs_rpc_channel *channel) {
     return gs_zmq_set_int(socket, ZMQ_RECONNECT_IVL_MAX, 200);
 }
 
+static bool shows_key(const gs_rpc_channel *channel) {
+    return channel->key_path || channel->source.read;
+}
+
+static gs_status ask_for_key(gs_rpc_channel *channel, gs_key_file *key) {
+    channel->key_looked_ns = gs_now_ns();
+    return channel->source.read ? channel->source.read(channel->source.ctx, key) : gs_key_file_read(key, NULL, channel->key_path);
+}
+
+static gs_status read_key(gs_rpc_channel *channel) {
+    if (!shows_key(channel)) return gs_ok();
+    gs_status status = ask_for_key(channel, &channel->key);
+    channel->has_key = !status.code;
+    if (status.code) atomic_store(&channel->refusal, GS_RPC_NO_KEY);
+    return status;
+}
+
 // No routing id is set: the server draws one for each connection, so a reconnect can never be
 // mistaken for its own ghost.
 static gs_status open_socket(gs_rpc_channel *channel) {
     GS_TRY(gs_zmq_socket_open(&channel->socket, channel->context, ZMQ_DEALER,
-                              ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED));
+                              ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | GS_ZMQ_HANDSHAKE_FAILED));
     gs_status status = set_client_options(channel);
+    if (!status.code) status = read_key(channel);
+    if (!status.code && channel->has_key) status = gs_zmq_show_key(&channel->socket, &channel->key.pair, &channel->key.server);
     if (!status.code) status = gs_zmq_choose_family(&channel->socket, channel->endpoint);
     if (!status.code && zmq_connect(channel->socket.socket, channel->endpoint) != 0) {
         status =
@@ -308,22 +338,62 @@ static void reopen_socket(gs_rpc_channel *channel) {
     gs_zmq_socket_close(&channel->socket);
     gs_status status = open_socket(channel);
     if (status.code) {
-        gs_log_warn("rpc socket not opened", "endpoint=%s error=\"%s\"", channel->endpoint,
-                    status.message);
-        channel->retry_ns = gs_now_ns() + REOPEN_NS;
+        int64_t now_ns = gs_now_ns();
+        if (!channel->open_warned_ns || now_ns - channel->open_warned_ns >= 60 * GS_NS_PER_SEC) {
+            channel->open_warned_ns = now_ns;
+            gs_log_warn("rpc socket not opened", "endpoint=%s error=\"%s\"", channel->endpoint, status.message);
+        }
+        channel->retry_ns = gs_now_ns() + (shows_key(channel) ? REFUSED_NS : REOPEN_NS);
     } else if (channel->is_inproc) {
         begin_link(channel);  // no monitor events there
     }
 }
 
+static void warn_refused(gs_rpc_channel *channel, gs_rpc_refusal refusal) {
+    if ((gs_rpc_refusal)atomic_exchange(&channel->refusal, (int)refusal) == refusal) return;
+    const char *why = refusal == GS_RPC_KEY_REFUSED ? "the coordinator does not let this key in"
+                      : channel->has_key            ? "the coordinator is not the one that this key is for, or asks for none"
+                                                    : "the coordinator asks for a key; --key has one";
+    gs_log_error("rpc server refuses the connection", "endpoint=%s key=%s reason=\"%s\"", channel->endpoint,
+                 channel->has_key ? channel->key.name : "none", why);
+}
+
+// ZeroMQ tries none of these again, or without an end with what it had then. A plain one whose server went away amid the
+// handshake is none of them.
+static bool was_refused(const gs_rpc_channel *channel, int event) {
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) return true;
+    return event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && channel->has_key;
+}
+
+static void wait_refused(gs_rpc_channel *channel, int event) {
+    warn_refused(channel, event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ? GS_RPC_KEY_REFUSED : GS_RPC_OTHER_SERVER);
+    gs_zmq_socket_close(&channel->socket);
+    channel->retry_ns = gs_now_ns() + REFUSED_NS;
+}
+
 static void read_events(gs_rpc_channel *channel) {
     int event, value;
     while (channel->socket.monitor && gs_zmq_next_event(&channel->socket, &event, &value)) {
-        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+            atomic_store(&channel->refusal, GS_RPC_NOT_REFUSED);
             begin_link(channel);
-        else if (event == ZMQ_EVENT_DISCONNECTED && channel->linked)
+        } else if (event == ZMQ_EVENT_DISCONNECTED && channel->linked) {
             end_link(channel);
+            if (shows_key(channel)) reopen_socket(channel);  // with the key of now
+        } else if (!channel->linked && was_refused(channel, event)) {
+            wait_refused(channel, event);
+        }
     }
+}
+
+// While there is no connection: another key may be the one that the server lets in, or for the server that is there now.
+static void watch_key(gs_rpc_channel *channel, int64_t now_ns) {
+    if (!shows_key(channel) || channel->linked || now_ns - channel->key_looked_ns < REFUSED_NS) return;
+    gs_key_file now;
+    gs_status status = ask_for_key(channel, &now);
+    bool is_another = !status.code && memcmp(&now, &channel->key, sizeof now) != 0;
+    gs_key_file_wipe(&now);
+    if (is_another) reopen_socket(channel);
 }
 
 static bool keep_answer(gs_rpc_operation *operation, const void *body, size_t body_bytes) {
@@ -451,6 +521,7 @@ static void watch_silence(gs_rpc_channel *channel) {
         if (now_ns >= channel->retry_ns) reopen_socket(channel);
         return;
     }
+    watch_key(channel, now_ns);
     if (!channel->linked) return;
     int64_t ping_after_ns = channel->pace_ns * 3 / 2, unheard_ns = now_ns - channel->heard_ns;
     bool silent = unheard_ns > 3 * channel->pace_ns && channel->pinged_ns > channel->heard_ns;

@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "core/u64_map.h"
+#include "rpc/client/rpc_identity.h"
 #include "rpc/schema/messages.h"
 #include "rpc/wire/frame.h"
 #include "rpc/wire/zmq_socket.h"
@@ -67,10 +68,16 @@ typedef struct gs_rpc_channel {
     uint64_t job, incarnation;
     atomic_uint generation;
     atomic_bool connected;
+    atomic_int refusal;  // gs_rpc_refusal
     int wake_fd;
 
     // Of the i/o thread.
     gs_zmq_socket socket;
+    char *key_path;            // owned; NULL: source, or none
+    gs_rpc_key_source source;  // {0}: key_path, or none
+    bool has_key;
+    gs_key_file key;  // as last read
+    int64_t key_looked_ns, open_warned_ns;
     bool linked;  // frames can be sent
     int64_t linked_ns, heard_ns, sent_ns, pinged_ns, told_silence_ns, retry_ns, warned_ns;
     int64_t pace_ns;  // how often the server is to be heard from, and hears
@@ -91,6 +98,8 @@ typedef struct gs_rpc_channel {
 GS_NODISCARD gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
                                            const char *endpoint, uint64_t job,
                                            uint64_t incarnation);
+// The key of this side, once, before the thread runs.
+GS_NODISCARD gs_status gs_rpc_channel_take_key(gs_rpc_channel *channel, const char *path, gs_rpc_key_source source);
 void gs_rpc_channel_release(gs_rpc_channel *channel);  // when nothing runs on it any more
 
 // The thread of the socket. ctx: the channel.

@@ -32,6 +32,7 @@ gs_status gs_rpc_client_open(gs_rpc_client **out, gs_rpc_context *context,
     client->num_references = 1;
     gs_status status = gs_rpc_channel_init(&client->channel, context, options->endpoint,
                                            options->job, options->incarnation);
+    if (!status.code) status = gs_rpc_channel_take_key(&client->channel, options->key_path, options->source);
     if (status.code) {
         free(client);
         return status;
@@ -70,6 +71,10 @@ void gs_rpc_client_close(gs_rpc_client *client) {
 
 bool gs_rpc_client_connected(const gs_rpc_client *client) {
     return atomic_load(&client->channel.connected);
+}
+
+gs_rpc_refusal gs_rpc_client_refusal(const gs_rpc_client *client) {
+    return (gs_rpc_refusal)atomic_load(&client->channel.refusal);
 }
 
 void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation) {

@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "rpc/client/rpc_identity.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/messages.h"
 #include "rpc/wire/rpc_context.h"
@@ -23,6 +24,8 @@ typedef struct gs_rpc_client_options {
     const char *endpoint;  // "tcp://127.0.0.1:8471", "inproc://gradsync-control"
     uint64_t job;          // 0: none
     uint64_t incarnation;  // 0: drawn
+    const char *key_path;      // a key file (rpc/keys/key_file.h), read anew for each connection; NULL, "": none is shown
+    gs_rpc_key_source source;  // instead of a file; {0}: none
 } gs_rpc_client_options;
 
 // Returns at once; the connection is made behind, again and again.
@@ -30,6 +33,7 @@ GS_NODISCARD gs_status gs_rpc_client_open(gs_rpc_client **out, gs_rpc_context *c
                                           const gs_rpc_client_options *options);
 void gs_rpc_client_close(gs_rpc_client *client);  // waiting calls end with CANCELLED
 bool gs_rpc_client_connected(const gs_rpc_client *client);
+gs_rpc_refusal gs_rpc_client_refusal(const gs_rpc_client *client);
 // Goes into the header of what is sent from now on.
 void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation);
 

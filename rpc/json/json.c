@@ -65,12 +65,13 @@ gs_status gs_json_encode(char **text, size_t *bytes, const gs_json *value, bool 
 }
 
 static size_t most_text_bytes(const char *text, size_t len) {
-    size_t bytes = 2;
+    size_t quoted = 0, control = 0;  // without branches: in text that is JSON itself each would be a guess
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
-        bytes += c < 0x20 ? 6 : c == '"' || c == '\\' ? 2 : 1;
+        quoted += (size_t)((c == '"') | (c == '\\'));
+        control += (size_t)(c < 0x20);
     }
-    return bytes;
+    return 2 + len + quoted + 5 * control;
 }
 
 size_t gs_json_most_bytes(const gs_json *value) {
@@ -131,7 +132,7 @@ gs_json *gs_json_new_string(const char *text) {
 // Output of programs and file names may be any bytes: what is not UTF-8, and NUL, becomes U+FFFD.
 gs_json *gs_json_new_string_len(const char *text, size_t bytes) {
     if (bytes > INT32_MAX / 4) return LOST;
-    size_t good = 0, step;
+    size_t good = gs_ascii_bytes(text, bytes), step;
     while (good < bytes && text[good] &&
            (step = gs_utf8_char_bytes(text + good, bytes - good)) > 0) {
         good += step;
@@ -162,10 +163,36 @@ gs_json *gs_json_new_encoded(const gs_json *value) {
     char *text;
     size_t bytes;
     if (gs_json_encode(&text, &bytes, value, false).code) return LOST;
+    gs_json *encoded = gs_json_new_text(text, bytes);
+    free(text);
+    return encoded;
+}
+
+gs_json *gs_json_new_text(const char *text, size_t bytes) {
     json_object *encoded = bytes <= INT32_MAX ? json_object_new_string_len(text, (int)bytes) : NULL;
     if (encoded) json_object_set_serializer(encoded, write_verbatim, NULL, NULL);
-    free(text);
     return wrap_new(encoded);
+}
+
+static bool needs_escapes(const char *text) {
+    for (; *text; text++)
+        if (*text < 0x20 || *text > 0x7e || *text == '"' || *text == '\\') return true;
+    return false;
+}
+
+void gs_json_quote(gs_strbuf *out, const char *text) {
+    if (!needs_escapes(text)) {
+        gs_strbuf_putc(out, '"');
+        gs_strbuf_puts(out, text);
+        gs_strbuf_putc(out, '"');
+        return;
+    }
+    char *encoded = NULL;
+    gs_json *value = gs_json_new_string(text);
+    if (gs_json_encode(&encoded, NULL, value, false).code) out->failed = true;
+    else gs_strbuf_puts(out, encoded);
+    free(encoded);
+    gs_json_release(value);
 }
 
 // The shortest of four precisions that reads back as the same number, always with a sign of being a

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
+#include "core/strbuf.h"
 
 typedef struct gs_json gs_json;
 
@@ -54,6 +55,9 @@ gs_json *gs_json_new_double(double value);
 gs_json *gs_json_new_bool(bool value);
 // What `value` is as text, to be part of several documents: it cannot be looked into, only encoded.
 gs_json *gs_json_new_encoded(const gs_json *value);
+// Likewise of text that is JSON already: for long lists, of which a tree costs ten times as much. Strings in it are gs_json_quote's.
+gs_json *gs_json_new_text(const char *text, size_t bytes);
+void gs_json_quote(gs_strbuf *out, const char *text);
 
 // A member of the object that `text` is, without reading the rest into a tree: true when it is there, a string without
 // escapes, and fits. `text` was encoded by gs_json_encode.

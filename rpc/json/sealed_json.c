@@ -48,15 +48,22 @@ static gs_status rename_file(const char *from, const char *to) {
     return gs_ok();
 }
 
+// Under a name that nobody has.
+static gs_status create_file(const char *path, const char *text, size_t bytes, bool is_kept) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return gs_error_from_errno(errno, "%s", path);
+    gs_status status = write_all(fd, text, bytes, path, is_kept);
+    if (close(fd) < 0 && !status.code) status = gs_error_from_errno(errno, "close %s", path);
+    if (status.code) unlink(path);
+    return status;
+}
+
 // The same road as for part files: a temporary name, synced, closed, renamed, directory synced.
 static gs_status write_file(const char *path, const char *text, size_t bytes, bool is_kept) {
     char temporary[PATH_MAX];
     snprintf(temporary, sizeof temporary, "%s.tmp.%08x", path, (unsigned)gs_random_from_system());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return gs_error_from_errno(errno, "%s", temporary);
-    gs_status status = write_all(fd, text, bytes, temporary, is_kept);
-    if (close(fd) < 0 && !status.code) status = gs_error_from_errno(errno, "close %s", temporary);
-    if (!status.code) status = rename_file(temporary, path);
+    GS_TRY(create_file(temporary, text, bytes, is_kept));
+    gs_status status = rename_file(temporary, path);
     if (status.code) {
         unlink(temporary);
         return status;
@@ -64,32 +71,64 @@ static gs_status write_file(const char *path, const char *text, size_t bytes, bo
     return is_kept ? sync_directory_of(path) : gs_ok();
 }
 
-static gs_status seal(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest, bool is_kept) {
-    char *text = NULL, *whole = NULL, digest_text[GS_DIGEST_TEXT_LEN];
+// *whole is the caller's.
+static gs_status seal(char **whole, gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest) {
+    char *text = NULL, digest_text[GS_DIGEST_TEXT_LEN];
     size_t body_bytes;
     gs_status status = gs_json_encode(&text, &body_bytes, object, false);
     gs_json_release(object);
     if (status.code) return status;
     body_bytes--;  // the closing brace comes after the digest
     gs_digest_format(digest_text, gs_digest_of(text, body_bytes));
-    int length = asprintf(&whole, "%.*s" CLOSING_FORMAT, (int)body_bytes, text, digest_text);
+    int length = asprintf(whole, "%.*s" CLOSING_FORMAT, (int)body_bytes, text, digest_text);
     free(text);
     if (length < 0) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
     *bytes = (uint64_t)length;
-    *digest = gs_digest_of(whole, (size_t)length);
-    status = write_file(path, whole, (size_t)length, is_kept);
-    free(whole);
-    return status;
+    *digest = gs_digest_of(*whole, (size_t)length);
+    return gs_ok();
 }
 
 gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest) {
-    return seal(object, path, bytes, digest, true);
+    char *text;
+    GS_TRY(seal(&text, object, path, bytes, digest));
+    gs_status status = write_file(path, text, (size_t)*bytes, true);
+    free(text);
+    return status;
+}
+
+gs_status gs_sealed_json_text(char **text, gs_json *object) {
+    uint64_t bytes;
+    gs_digest digest;
+    return seal(text, object, "sealed text", &bytes, &digest);
 }
 
 gs_status gs_sealed_json_show(gs_json *object, const char *path) {
+    char *text;
     uint64_t bytes;
     gs_digest digest;
-    return seal(object, path, &bytes, &digest, false);
+    GS_TRY(seal(&text, object, path, &bytes, &digest));
+    gs_status status = write_file(path, text, (size_t)bytes, false);
+    free(text);
+    return status;
+}
+
+gs_status gs_sealed_json_draft(gs_json *object, const char *draft, uint64_t *bytes, gs_digest *digest) {
+    char *text;
+    GS_TRY(seal(&text, object, draft, bytes, digest));
+    gs_status status = create_file(draft, text, (size_t)*bytes, true);
+    free(text);
+    return status;
+}
+
+// What a server has removed while a file of it was known here is stale.
+static bool is_away(int error_number) { return error_number == ENOENT || error_number == ESTALE; }
+
+gs_status gs_sealed_json_publish(const char *draft, const char *path) {
+    gs_status status = rename_file(draft, path);
+    if (!status.code) return sync_directory_of(path);
+    if (access(draft, F_OK) != 0 && is_away(errno)) return gs_error(GS_ABORTED, "%s: somebody has removed it", draft);
+    unlink(draft);
+    return status;
 }
 
 static gs_status read_file(char **text, size_t *bytes, const char *path) {

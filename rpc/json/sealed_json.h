@@ -14,8 +14,14 @@
 // `object` is taken. *digest is of the whole file.
 GS_NODISCARD gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes,
                                             gs_digest *digest);
+// The bytes of such a file; *text is the caller's.
+GS_NODISCARD gs_status gs_sealed_json_text(char **text, gs_json *object);
 // The same for those who look now: nothing waits for the disk, and a loss of power may leave anything.
 GS_NODISCARD gs_status gs_sealed_json_show(gs_json *object, const char *path);
+// In two steps. A draft is whole and on the disk, and under its own name, which nobody has, counts for nothing; a published one
+// is `path`, unless somebody has removed it meanwhile: ABORTED, and `path` is as it was. Where it fails there is no draft left.
+GS_NODISCARD gs_status gs_sealed_json_draft(gs_json *object, const char *draft, uint64_t *bytes, gs_digest *digest);
+GS_NODISCARD gs_status gs_sealed_json_publish(const char *draft, const char *path);
 // DATA_LOSS when the closing digest is not that of the bytes before it, or they are no JSON.
 GS_NODISCARD gs_status gs_sealed_json_read(gs_json **out, const char *path);
 GS_NODISCARD gs_status gs_sealed_json_parse(gs_json **out, const char *text, size_t bytes);

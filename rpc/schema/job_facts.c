@@ -66,5 +66,6 @@ bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
     // Exact is exact on either, but not across: a restart must not find the other.
     return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
            spec->reducer.backend != GS_BACKEND_NET &&
-           spec->world.replicas_per_process == 1 && !spec->exact && !shards_on_cpus_alone(spec);
+           spec->world.replicas_per_process == 1 && !spec->exact && !shards_on_cpus_alone(spec) &&
+           !gs_job_hook_chooses(&spec->reducer.hook);
 }

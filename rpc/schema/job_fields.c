@@ -1,4 +1,5 @@
 // The field table of a job specification. Rules between members are in job_spec.c.
+#include "rpc/schema/job_environment.h"
 #include "rpc/schema/job_freeze.h"
 #include "rpc/schema/job_spec.h"
 #include "rpc/schema/job_words.h"
@@ -333,6 +334,14 @@ static const gs_field restart_fields[] = {
     {0},
 };
 
+static const gs_field limits_fields[] = {
+    {"memory_bytes", GS_FIELD_INT, AT(limits.memory_bytes), RANGE(0, 1e15), .default_value = "0",
+     .help = "Memory that a rank may take, 64 MiB or more; at most what its worker gives a slot, which is what 0 stands for."},
+    {"open_files", GS_FIELD_INT, AT(limits.open_files), RANGE(0, 1e9), .default_value = "0",
+     .help = "Descriptors that a rank may have open, 64 or more; at most what its worker gives a slot, which is what 0 stands for."},
+    {0},
+};
+
 static const gs_field tracing_fields[] = {
     {"ring_steps", GS_FIELD_INT, AT(tracing.ring_steps), RANGE(1, 1024), .default_value = "64",
      .help = "Steps that each rank keeps for timelines."},
@@ -368,6 +377,11 @@ const gs_field gs_job_spec_fields[] = {
     {"sample", GS_FIELD_OBJECT, .fields = sample_fields,
      .help = "Text that the trained model writes."},
     {"restart", GS_FIELD_OBJECT, .fields = restart_fields, .help = "What a failure leads to."},
+    {"limits", GS_FIELD_OBJECT, .fields = limits_fields, .help = "What a rank may take of its host."},
+    {"environment", GS_FIELD_OBJECTS, AT(environment), .capacity = GS_SPEC_MAX_VARIABLES,
+     .element_bytes = sizeof(gs_job_variable), .count_offset = offsetof(gs_job_spec, num_variables),
+     .fields = gs_job_variable_fields,
+     .help = "Variables of the ranks; a secret is named here, and its value is known to their worker alone."},
     {"tracing", GS_FIELD_OBJECT, .fields = tracing_fields, .help = "What is recorded of each step."},
     {"debug", GS_FIELD_OBJECT, .fields = debug_fields, .help = "For tests."},
     {0},

@@ -22,12 +22,13 @@ const gs_job_hook_kind gs_job_hook_kinds[] = {
     {"uint8_gather", {{"wrap", NULL}}},
     {"topk", {{"wrap", NULL}, {"ratio", NULL}, {"error_feedback", NULL}, {"start_step", "0"}}},
     {"onebit", {{"error_feedback", NULL}, {"start_step", "0"}}},
+    {"auto", {{"error_budget", NULL}, {"error_feedback", NULL}}},
 };
 // Kinds as far as the library has them, in the order of the table; the rest is "not in this version".
 static const char *const kinds[] = {
     "allreduce", "fp16",         "bf16",         "local_sgd", "noop",  "powersgd", "batched_powersgd",
-    "int8",      "int8_channel", "uint8_gather", "topk",      "onebit", NULL};
-static const char *const later_kinds[] = {"auto", "plugin", NULL};
+    "int8",      "int8_channel", "uint8_gather", "topk",      "onebit", "auto", NULL};
+static const char *const later_kinds[] = {"plugin", NULL};
 static const char *const sum_kinds[] = {"allreduce", "fp16", "bf16", NULL};
 static const char *const apart_kinds[] = {"local_sgd", "noop", NULL};
 const char *const gs_wrap_words[] = {"none", "fp16", "bf16", NULL};
@@ -68,6 +69,9 @@ const gs_field gs_job_hook_fields[] = {
      .help = "powersgd, batched_powersgd: added to the norm of a column; a column of zeros stays zero anyway."},
     {"ratio", GS_FIELD_DOUBLE, AT(ratio), RANGE(1e-6, 1), .default_value = "0.01",
      .help = "topk: share of the elements that travels."},
+    {"error_budget", GS_FIELD_DOUBLE, AT(error_budget), RANGE(0, 0.5), .default_value = "0.01",
+     .help = "auto: what a bucket may lose of its gradients on their way, as a share of their norm, on the rank that "
+             "loses most; the quickest way within it is taken. 0: plain sums. Not on GPUs."},
     {"period", GS_FIELD_INT, AT(period), RANGE(1, 1e6), .default_value = "4",
      .help = "local_sgd: steps between averages of the parameters over all ranks."},
     {"group_averages", GS_FIELD_OBJECTS, AT(group_averages), .capacity = GS_MAX_GROUP_AVERAGES,
@@ -119,6 +123,10 @@ bool gs_job_hook_is_by_element(const gs_job_hook *hook) {
 
 bool gs_job_hook_trains_apart(const gs_job_hook *hook) {
     return is_one_of(hook, apart_kinds);
+}
+
+bool gs_job_hook_chooses(const gs_job_hook *hook) {
+    return gs_job_hook_has(hook, "error_budget");
 }
 
 bool gs_job_hook_carries(const gs_job_hook *hook) {

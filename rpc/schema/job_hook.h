@@ -28,7 +28,7 @@ typedef struct gs_job_hook {
     int kind;  // in gs_job_hook_kinds
     int wrap;
     int64_t rank, start_step, period, local_ranks, seed;
-    double min_compression_rate, orthogonalization_epsilon, ratio;
+    double min_compression_rate, orthogonalization_epsilon, ratio, error_budget;
     bool error_feedback, warm_start, divide_after_cast;
     gs_group_average group_averages[GS_MAX_GROUP_AVERAGES];  // periods and sizes ascend, below `period`
     int num_group_averages;
@@ -59,6 +59,8 @@ bool gs_job_hook_is_by_element(const gs_job_hook *hook);
 bool gs_job_hook_is_sum(const gs_job_hook *hook);
 // Ranks' parameters differ until they are averaged.
 bool gs_job_hook_trains_apart(const gs_job_hook *hook);
+// It decides by times and errors how each bucket travels.
+bool gs_job_hook_chooses(const gs_job_hook *hook);
 // It keeps what it owes from step to step, each rank its own.
 bool gs_job_hook_carries(const gs_job_hook *hook);
 

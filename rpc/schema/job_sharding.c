@@ -50,6 +50,9 @@ static void check_plan(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->reducer.rebuild_after_steps > 0)
         refuse(errors, "/reducer/rebuild_after_steps",
                "reducer.sharding: who owns what follows from the plan, which stays; 0");
+    bool too_few = spec->reducer.max_buckets > 0 && spec->reducer.max_buckets < spec->world.min;
+    if (too_few && spec->reducer.partition != GS_SHARD_FLAT)
+        refuse(errors, "/reducer/max_buckets", "reducer.partition: tensors of two owners share no bucket; as many as world.min at least");
 }
 
 static void check_update(const gs_job_spec *spec, gs_field_errors *errors) {

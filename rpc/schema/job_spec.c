@@ -372,6 +372,8 @@ static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_
     if (spec->exact && (!is_plain || hook->wrap))
         refuse(errors, is_plain ? HOOK "/wrap" : HOOK "/kind",
                "exact: what it rounds depends on the number of ranks");
+    if (gs_job_hook_chooses(hook) && gs_job_spec_needs_gpu(spec))
+        refuse(errors, HOOK "/kind", "auto goes by times that hosts measure: no GPUs");
     if (gs_job_hook_trains_apart(hook)) check_apart(spec, errors);
     check_groups(spec, errors);
     if (!gs_job_hook_carries(hook) || !is_sound(errors, HOOK "/error_feedback")) return;
@@ -428,6 +430,14 @@ static void check_offload(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, pointer, "ranks that train apart average the optimizer's state on the device");
 }
 
+// With less a rank does not come so far that it could say what it lacks.
+static void check_limits(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->limits.memory_bytes && spec->limits.memory_bytes < GS_SPEC_LEAST_MEMORY && is_sound(errors, "/limits/memory_bytes"))
+        gs_field_errors_add(errors, "/limits/memory_bytes", "out_of_range", NULL, "must be 0 or at least %d", GS_SPEC_LEAST_MEMORY);
+    if (spec->limits.open_files && spec->limits.open_files < GS_SPEC_LEAST_OPEN_FILES && is_sound(errors, "/limits/open_files"))
+        gs_field_errors_add(errors, "/limits/open_files", "out_of_range", NULL, "must be 0 or at least %d", GS_SPEC_LEAST_OPEN_FILES);
+}
+
 // Which layers a step uses is drawn.
 static void check_layer_drop(const gs_job_spec *spec, gs_field_errors *errors) {
     const char *pointer = "/model/gpt2/layer_drop";
@@ -466,6 +476,8 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_offload(spec, errors);
     gs_job_spec_check_sharding(spec, errors);
     gs_job_spec_check_freeze(spec, errors);
+    check_limits(spec, errors);
+    gs_job_spec_check_environment(spec, errors);
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");

@@ -23,6 +23,9 @@
 #define GS_SPEC_MAX_DIMS 16
 #define GS_SPEC_MAX_CAPS 16
 #define GS_SPEC_MAX_FREEZES 16
+#define GS_SPEC_MAX_VARIABLES 8
+#define GS_SPEC_LEAST_MEMORY (64 << 20)
+#define GS_SPEC_LEAST_OPEN_FILES 64
 // Of the loss scale: fewer than the steps that a job without one may skip in a row.
 #define GS_SPEC_MAX_HYSTERESIS 99
 
@@ -56,6 +59,11 @@ enum { GS_ZERO_OVERLAP_OFF = 0, GS_ZERO_OVERLAP_STEP, GS_ZERO_OVERLAP_INTERLEAVE
 typedef struct gs_job_label {
     char key[GS_SPEC_NAME_LEN], value[GS_SPEC_NAME_LEN];
 } gs_job_label;
+
+// Of the environment of its ranks (job_environment.h): a value, or the name of a secret.
+typedef struct gs_job_variable {
+    char name[GS_SPEC_NAME_LEN], value[128], secret[GS_SPEC_NAME_LEN];
+} gs_job_variable;
 
 // Parameters that do not train in steps [from_step, until_step) (job_freeze.h).
 typedef struct gs_job_freeze {
@@ -155,6 +163,11 @@ typedef struct gs_job_spec {
         double window_seconds, backoff_initial_seconds, backoff_max_seconds;
     } restart;
     struct {
+        int64_t memory_bytes, open_files;  // of each rank; 0: what its worker allows
+    } limits;
+    gs_job_variable environment[GS_SPEC_MAX_VARIABLES];
+    int num_variables;
+    struct {
         int64_t ring_steps;  // kept by each rank for timelines
     } tracing;
     struct {
@@ -176,6 +189,8 @@ gs_json *gs_job_spec_encode(const gs_job_spec *spec);
 void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors);
 // What is frozen when (job_freeze.c).
 void gs_job_spec_check_freeze(const gs_job_spec *spec, gs_field_errors *errors);
+// Which variables its ranks may be given (job_environment.c).
+void gs_job_spec_check_environment(const gs_job_spec *spec, gs_field_errors *errors);
 
 // Micro-batches that a logical shard runs one after the other in a step.
 int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);

@@ -66,6 +66,7 @@ typedef enum gs_method {
     GS_STEP_RECORD,        // trainer → coordinator, one-way: a Step as a flat record (step_record.h), no JSON
     GS_EXAMINED,           // agent → coordinator, one-way: what it found of itself and of its links
     GS_EXAMINE_WORKERS,    // API → coordinator: held until they have said so
+    GS_ENROL,              // worker to be → coordinator: a key for a token
     GS_NUM_METHODS
 } gs_method;
 

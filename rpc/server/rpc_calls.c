@@ -8,7 +8,6 @@
 
 #define MAX_OPEN_OF_SESSION 4096
 #define MAX_ANSWERS_OF_SESSION 4096
-#define MAX_QUEUED 8192
 #define MAX_ANSWERED_BYTES_OF_SESSION ((size_t)8 << 20)
 #define MAX_ANSWERED_BYTES ((size_t)64 << 20)
 
@@ -77,10 +76,13 @@ static void stop_waiting(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     if (call->state == GS_RPC_CALL_QUEUED) {
         TAILQ_REMOVE(&calls->queue, call, next_waiting);
         calls->num_queued--;
+        calls->queued_bytes -= call->request_bytes;
         free(call->request);
         call->request = NULL;
     } else if (call->state == GS_RPC_CALL_ENDING) {
         TAILQ_REMOVE(&calls->ending, call, next_waiting);
+        calls->ending_bytes -= call->answer_bytes;
+        call->session->ending_bytes -= call->answer_bytes;
     } else if (call->state == GS_RPC_CALL_OPEN && !call->is_stream) {
         if (calls->next_timed == call) calls->next_timed = TAILQ_NEXT(call, next_waiting);
         TAILQ_REMOVE(&calls->timed, call, next_waiting);
@@ -106,7 +108,8 @@ gs_rpc_call_entry *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns
 
 bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_entry *call, const void *request,
                           size_t bytes) {
-    if (calls->num_queued >= MAX_QUEUED) return false;
+    bool fits = calls->num_queued == 0 || calls->queued_bytes + bytes <= GS_RPC_MAX_QUEUED_BYTES;
+    if (!fits || calls->num_queued >= GS_RPC_MAX_QUEUED) return false;
     call->request = malloc(bytes ? bytes : 1);
     if (!call->request) return false;
     if (bytes) memcpy(call->request, request, bytes);
@@ -115,6 +118,7 @@ bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_entry *call, const vo
     call->state = GS_RPC_CALL_QUEUED;
     TAILQ_INSERT_TAIL(&calls->queue, call, next_waiting);
     calls->num_queued++;
+    calls->queued_bytes += bytes;
     return true;
 }
 
@@ -123,6 +127,7 @@ gs_rpc_call_entry *gs_rpc_calls_dequeue(gs_rpc_calls *calls) {
     if (!call) return NULL;
     TAILQ_REMOVE(&calls->queue, call, next_waiting);
     calls->num_queued--;
+    calls->queued_bytes -= call->request_bytes;
     call->state = GS_RPC_CALL_OPEN;
     if (!call->is_stream) {
         TAILQ_INSERT_TAIL(&calls->timed, call, next_waiting);
@@ -206,6 +211,17 @@ void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code c
     make_room(calls, session);
 }
 
+// Few bytes go where ZeroMQ's queue has a place, however much lies there: most often at the next try.
+static void cut_end(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
+    static const char body[] = "{\"message\":\"too many answers wait to be read\"}";
+    free(call->answer);
+    call->answer = malloc(sizeof body - 1);  // without it the code says enough
+    call->answer_bytes = call->answer ? sizeof body - 1 : 0;
+    if (call->answer) memcpy(call->answer, body, sizeof body - 1);
+    call->code = GS_RESOURCE_EXHAUSTED;
+    calls->num_cut++;
+}
+
 void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
                                char *answer, size_t bytes) {
     call->state = GS_RPC_CALL_ENDING;
@@ -213,6 +229,11 @@ void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_
     call->code = code;
     call->answer = answer;
     call->answer_bytes = bytes;
+    bool fits = calls->ending_bytes + bytes <= GS_RPC_MAX_ENDING_BYTES &&
+                call->session->ending_bytes + bytes <= GS_RPC_MAX_ENDING_BYTES_OF_SESSION;
+    if (!fits && bytes >= GS_COUNTED_BODY_BYTES) cut_end(calls, call);
+    calls->ending_bytes += call->answer_bytes;
+    call->session->ending_bytes += call->answer_bytes;
     TAILQ_INSERT_TAIL(&calls->ending, call, next_waiting);
 }
 
@@ -247,5 +268,8 @@ int gs_rpc_calls_send_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code 
     // Also where the connection is given up: its peer may be there, and would wait for ever.
     gs_frame frame = {
         .kind = GS_FRAME_END, .method = call->method, .status = code, .call = call->seq};
-    return gs_rpc_peers_send(calls->peers, call->connection, frame, answer, bytes);
+    int error = gs_rpc_peers_send(calls->peers, call->connection, frame, answer, bytes);
+    bool is_known = error == EAGAIN && call->state == GS_RPC_CALL_ENDING;  // it waits as before, and was counted then
+    if (is_known) calls->peers->num_slow--;
+    return error;
 }

@@ -49,9 +49,11 @@ typedef struct gs_rpc_calls {
     gs_rpc_call_list timed;         // open calls
     gs_rpc_call_entry *next_timed;  // where a walk over them goes on; moves when that one leaves
     const gs_rpc_tap *tap;  // borrowed; may be NULL
-    size_t num_queued, num_open;
+    size_t num_queued, queued_bytes, num_open;
     uint64_t num_handled;
     size_t answered_bytes;
+    size_t ending_bytes;  // of ends that wait for room
+    uint64_t num_cut;     // ends that were sent without their bodies
     int64_t next_deadline_ns;  // none is earlier
 } gs_rpc_calls;
 
@@ -67,13 +69,19 @@ gs_rpc_call_entry *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns
 // An open call or stream; NULL: no room.
 gs_rpc_call_entry *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *connection,
                                      const gs_frame *frame, bool is_stream, gs_deadline deadline);
+// False: too many requests wait already, or too much of them.
+#define GS_RPC_MAX_QUEUED 8192
+#define GS_RPC_MAX_QUEUED_BYTES ((size_t)64 << 20)
 GS_NODISCARD bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_entry *call,
                                        const void *request, size_t bytes);
 gs_rpc_call_entry *gs_rpc_calls_dequeue(gs_rpc_calls *calls);  // NULL: empty
 // Keeps the answer for repeats; takes `answer`.
 void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code, char *answer,
                          size_t bytes);
-// A stream's end that waits for room; takes `answer`.
+// A stream's end that waits for room; takes `answer`. Where too much waits already, of this session or of all, it waits
+// without its body, as RESOURCE_EXHAUSTED.
+#define GS_RPC_MAX_ENDING_BYTES ((size_t)64 << 20)
+#define GS_RPC_MAX_ENDING_BYTES_OF_SESSION ((size_t)8 << 20)
 void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
                                char *answer, size_t bytes);
 // To the session's newest connection. An answer that does not get through is asked for again by the

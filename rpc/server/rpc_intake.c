@@ -136,6 +136,7 @@ static void accept_request(gs_rpc_intake *intake, gs_rpc_connection *connection,
     if (info->control)
         run_handler(intake, call, body, bytes);
     else if (!gs_rpc_calls_enqueue(intake->calls, call, body, bytes)) {
+        intake->num_full++;
         gs_rpc_calls_drop(intake->calls, call);
         refuse_request(intake, connection, frame,
                        gs_error(GS_RESOURCE_EXHAUSTED, "too many requests wait"));
@@ -205,6 +206,24 @@ static bool take_budget(gs_rpc_intake *intake, gs_rpc_connection *connection,
     return connection->budget-- > 0;
 }
 
+// Before a body is parsed, of calls that are new and of those that come again.
+static bool is_allowed(gs_rpc_intake *intake, gs_rpc_connection *connection, const gs_frame *frame) {
+    const gs_method_info *info = gs_method_info_of(frame->method);
+    const gs_rpc_caller *caller = &connection->peer.caller;
+    if (!info || gs_rpc_caller_may(caller, info->role)) return true;
+    intake->num_refused++;
+    if (!connection->warned_ns || intake->now_ns - connection->warned_ns >= 60 * GS_NS_PER_SEC) {
+        connection->warned_ns = intake->now_ns;
+        gs_log_warn("call refused", "method=%s id=%s name=%s role=%s refused=%llu", info->name, caller->id, caller->name,
+                    gs_key_role_name(caller->role), (unsigned long long)intake->num_refused);
+    }
+    if (frame->kind == GS_FRAME_REQUEST)
+        refuse_request(intake, connection, frame,
+                       gs_error(GS_PERMISSION_DENIED, "key %s (%s) has the role %s, which may not call %s", caller->id,
+                                caller->name, gs_key_role_name(caller->role), info->name));
+    return false;
+}
+
 static void accept_frame(gs_rpc_intake *intake, gs_rpc_connection *connection,
                          const gs_frame *frame, const void *body, size_t bytes) {
     if (!take_budget(intake, connection, frame)) {
@@ -212,6 +231,7 @@ static void accept_frame(gs_rpc_intake *intake, gs_rpc_connection *connection,
         intake->num_flood++;
         return;
     }
+    if (!is_allowed(intake, connection, frame)) return;
     intake->received[frame->method]++;
     switch (frame->kind) {
     case GS_FRAME_REQUEST:
@@ -284,17 +304,36 @@ static gs_status explain_refusal(gs_rpc_intake *intake, gs_status status, const 
     return status;
 }
 
+// Where keys are shown, nothing is read of a call that its sender's key may not make, whatever version it has.
+static gs_status check_stranger(gs_rpc_intake *intake, const gs_zmq_route *route, const gs_frame *frame) {
+    gs_rpc_caller caller;
+    const gs_method_info *info = gs_method_info_of(frame->method);
+    if (route->socket != GS_RPC_GUARDED) return gs_ok();
+    bool is_known = intake->peers->gate && route->user && gs_key_gate_find(intake->peers->gate, route->user, &caller);
+    if (is_known && info && gs_rpc_caller_may(&caller, info->role)) return gs_ok();
+    intake->num_refused++;
+    return gs_error(GS_PERMISSION_DENIED, "this key may not call %s", info ? info->name : "what this version does not know");
+}
+
+static void refuse_other_version(gs_rpc_intake *intake, const gs_zmq_message *message, const gs_frame *frame, gs_status why,
+                                 const void *body, size_t bytes) {
+    gs_status status = check_stranger(intake, &message->route, frame);
+    if (!status.code) status = explain_refusal(intake, why, frame, body, bytes);
+    refuse_version(intake, &message->route, frame, status);
+    count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route), status.message);
+}
+
 static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
     gs_frame frame;
     const void *body = zmq_msg_data(&message->body);
     size_t bytes = zmq_msg_size(&message->body);
     gs_status status = gs_frame_unpack(&frame, zmq_msg_data(&message->header),
                                        zmq_msg_size(&message->header), body, bytes);
+    if (status.code == GS_FAILED_PRECONDITION) {
+        refuse_other_version(intake, message, &frame, status, body, bytes);
+        return;
+    }
     if (status.code) {
-        if (status.code == GS_FAILED_PRECONDITION) {
-            status = explain_refusal(intake, status, &frame, body, bytes);
-            refuse_version(intake, &message->route, &frame, status);
-        }
         count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route), status.message);
         return;
     }
@@ -330,6 +369,7 @@ static bool receive_from(gs_rpc_intake *intake, gs_rpc_side side, int most) {
 
 bool gs_rpc_intake_receive(gs_rpc_intake *intake) {
     bool left = receive_from(intake, GS_RPC_LOCAL, MAX_LOCAL_MESSAGES_A_TURN);
+    if (intake->peers->gate) left |= receive_from(intake, GS_RPC_GUARDED, MAX_MESSAGES_A_TURN);
     return receive_from(intake, GS_RPC_REMOTE, MAX_MESSAGES_A_TURN) || left;
 }
 

@@ -4,10 +4,13 @@
 
 #include <stdint.h>
 
+#include "rpc/server/rpc_caller.h"
+
 typedef struct gs_rpc_peer {
     uint64_t connection;  // grows with each connection, never reused
     uint64_t incarnation, job;
     uint32_t generation, coordinator_epoch;  // as in the header of this message
+    gs_rpc_caller caller;                    // of its connection
 } gs_rpc_peer;
 
 #endif

@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "core/digest.h"
+#include "core/log.h"
 
 #define MAX_CONNECTIONS 65536
 #define MAX_ABSENT 16384
@@ -18,6 +20,8 @@ void gs_rpc_peers_init(gs_rpc_peers *peers, uint32_t coordinator_epoch) {
 }
 
 void gs_rpc_peers_release(gs_rpc_peers *peers) {
+    gs_send_body_release(peers->last_body);
+    gs_send_gauge_release(peers->unread);
     gs_u64_map_release(&peers->by_route);
     gs_u64_map_release(&peers->by_fd);
     gs_u64_map_release(&peers->live_fds);
@@ -45,9 +49,9 @@ static void mark_closed(gs_rpc_peers *peers, gs_rpc_connection *connection) {
     gs_rpc_peers_mark_lost(peers, connection);
 }
 
-void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
+static void read_events_of(gs_rpc_peers *peers, gs_rpc_side side) {
     int event, fd;
-    while (gs_zmq_next_event(&peers->sockets[GS_RPC_REMOTE], &event, &fd)) {
+    while (gs_zmq_next_event(&peers->sockets[side], &event, &fd)) {
         if (event == ZMQ_EVENT_ACCEPTED) {
             if (!gs_u64_map_set(&peers->live_fds, key_of_fd(fd), &live_mark)) continue;
         } else if (event == ZMQ_EVENT_DISCONNECTED) {
@@ -57,6 +61,11 @@ void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
             if (connection) mark_closed(peers, connection);
         }
     }
+}
+
+void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
+    read_events_of(peers, GS_RPC_REMOTE);
+    if (peers->sockets[GS_RPC_GUARDED].monitor) read_events_of(peers, GS_RPC_GUARDED);
 }
 
 gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route) {
@@ -77,9 +86,10 @@ static void own_fd(gs_rpc_peers *peers, gs_rpc_connection *connection) {
     if (!gs_u64_map_get(&peers->live_fds, key) || !gs_u64_map_set(&peers->by_fd, key, connection)) mark_closed(peers, connection);
 }
 
-static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation) {
+// What another key has begun, with what was said and answered there, is nobody else's.
+static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation, const char *owner) {
     gs_rpc_session *session = gs_u64_map_get(&peers->sessions, incarnation);
-    if (session) return session;
+    if (session) return strcmp(session->owner, owner) == 0 ? session : NULL;
     session = calloc(1, sizeof *session);
     if (!session || !gs_u64_map_set(&peers->sessions, incarnation, session)) {
         free(session);
@@ -87,6 +97,7 @@ static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation) {
     }
     session->incarnation = incarnation;
     session->serial = ++peers->last_session;
+    memcpy(session->owner, owner, strlen(owner) + 1);
     TAILQ_INIT(&session->calls);
     TAILQ_INIT(&session->answered);
     TAILQ_INSERT_TAIL(&peers->absent, session, next);
@@ -116,16 +127,23 @@ static uint32_t pace_of(const gs_rpc_peers *peers, const gs_rpc_connection *conn
 
 static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_route *route,
                                           uint64_t incarnation) {
+    gs_rpc_caller caller = {0};
+    bool guarded = route->socket == GS_RPC_GUARDED;
+    if (guarded && (!peers->gate || !route->user || !gs_key_gate_find(peers->gate, route->user, &caller))) return NULL;
     if (peers->by_route.count >= MAX_CONNECTIONS) return NULL;
     uint64_t key = key_of_route(route);
     if (gs_u64_map_get(&peers->by_route, key)) return NULL;  // another route of the same hash
     gs_rpc_connection *connection = calloc(1, sizeof *connection);
-    gs_rpc_session *session = connection ? find_session(peers, incarnation) : NULL;
+    if (connection) connection->unread = gs_send_gauge_create();
+    gs_rpc_session *session = connection && connection->unread ? find_session(peers, incarnation, caller.name) : NULL;
     if (!session || !gs_u64_map_set(&peers->by_route, key, connection)) {
+        if (connection) gs_send_gauge_release(connection->unread);
         free(connection);
         return NULL;
     }
     connection->route = *route;
+    connection->route.user = NULL;  // of the message; what it says is in peer.caller
+    connection->peer.caller = caller;
     connection->key = key;
     connection->pace_ms = connection->told_ms = pace_of(peers, connection);
     connection->peer.connection = ++peers->last_connection;
@@ -139,6 +157,10 @@ static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_rout
 gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *route,
                                        const gs_frame *frame, int64_t now_ns) {
     gs_rpc_connection *connection = gs_rpc_peers_find(peers, route);
+    // A route that was another's would come with another user.
+    if (connection && route->socket == GS_RPC_GUARDED &&
+        (!route->user || strcmp(route->user, connection->peer.caller.id) != 0))
+        return NULL;
     if (!connection) connection = open_connection(peers, route, frame->incarnation);
     if (!connection || connection->session->incarnation != frame->incarnation) return NULL;
     connection->heard_ns = now_ns;
@@ -149,6 +171,31 @@ gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *
     connection->peer.generation = frame->generation;
     connection->peer.coordinator_epoch = frame->coord_epoch;
     return connection;
+}
+
+// What it has not read yet leaves room for this. One that has read all gets whatever it is.
+static bool has_room(const gs_rpc_peers *peers, const gs_rpc_connection *connection, size_t bytes) {
+    size_t unread_bytes = gs_send_gauge_bytes(connection->unread);
+    size_t all_bytes = peers->unread ? gs_send_gauge_bytes(peers->unread) : 0;
+    size_t most_bytes = all_bytes > GS_MANY_UNREAD_BYTES ? GS_FAIR_UNREAD_BYTES : GS_MOST_UNREAD_BYTES;
+    return unread_bytes == 0 || unread_bytes + bytes <= most_bytes;
+}
+
+static bool keep_body(gs_rpc_peers *peers, const char *body, size_t bytes) {
+    if (peers->last_body && gs_send_body_is(peers->last_body, body, bytes)) return true;
+    gs_send_body_release(peers->last_body);
+    if (!peers->unread) peers->unread = gs_send_gauge_create();
+    peers->last_body = peers->unread ? gs_send_body_create(body, bytes, peers->unread) : NULL;
+    return peers->last_body;
+}
+
+static int send_frame(gs_rpc_peers *peers, gs_rpc_connection *connection, const uint8_t header[GS_FRAME_HEADER_BYTES],
+                      const char *body, size_t bytes) {
+    gs_zmq_socket *socket = &peers->sockets[connection->route.socket];
+    if (bytes >= GS_COUNTED_BODY_BYTES && !has_room(peers, connection, bytes)) return EAGAIN;
+    if (bytes < GS_COUNTED_BODY_BYTES || !keep_body(peers, body, bytes))
+        return gs_zmq_send(socket, &connection->route, header, body, bytes);
+    return gs_zmq_send_body(socket, &connection->route, header, peers->last_body, connection->unread);
 }
 
 int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_frame frame,
@@ -162,8 +209,7 @@ int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_fra
     frame.send_ns = connection->echo_ns;
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, body_bytes);
-    int error = gs_zmq_send(&peers->sockets[connection->route.socket], &connection->route, header, body,
-                            body_bytes);
+    int error = send_frame(peers, connection, header, body, body_bytes);
     if (error == EHOSTUNREACH) mark_closed(peers, connection);  // of which the monitor tells at the next turn
     if (error)
         peers->num_slow += error == EAGAIN;
@@ -182,6 +228,40 @@ void gs_rpc_peers_answer_ping(gs_rpc_peers *peers, gs_rpc_connection *connection
 static int64_t most_silence_ns(const gs_rpc_connection *connection) {
     uint32_t pace_ms = connection->told_ms > connection->pace_ms ? connection->told_ms : connection->pace_ms;
     return GS_PACES_OF_SILENCE * pace_ms * GS_NS_PER_MS;
+}
+
+// ZeroMQ has no way to end one connection of many. The socket below it is shut instead, which its own thread takes for what
+// the peer has done; if that number is another connection's by now, that one comes again.
+static void cut_off(gs_rpc_peers *peers, gs_rpc_connection *connection) {
+    peers->num_revoked++;
+    gs_log_warn("a key counts no longer, its connection is ended", "id=%s name=%s connection=%llu", connection->peer.caller.id,
+                connection->peer.caller.name, (unsigned long long)connection->peer.connection);
+    if (connection->route.fd >= 0 && gs_u64_map_get(&peers->by_fd, key_of_fd(connection->route.fd)) == connection)
+        shutdown(connection->route.fd, SHUT_RDWR);
+    gs_rpc_peers_mark_lost(peers, connection);
+}
+
+void gs_rpc_peers_judge(gs_rpc_peers *peers) {
+    if (!peers->gate) return;
+    unsigned changes = gs_key_gate_changes(peers->gate);
+    bool all = changes != peers->gate_changes;
+    int64_t now_ms = gs_wall_ms();
+    peers->gate_changes = changes;
+    gs_rpc_connection *connection;
+    TAILQ_FOREACH(connection, &peers->connections, next) {
+        const gs_rpc_caller *caller = &connection->peer.caller;
+        if (!caller->is_known || connection->lost) continue;
+        if (connection->is_ending) {
+            cut_off(peers, connection);
+            continue;
+        }
+        bool ended = caller->expires_ms && now_ms >= caller->expires_ms;
+        gs_rpc_caller now;
+        if (all && !ended) ended = !gs_key_gate_find(peers->gate, caller->id, &now) || !gs_rpc_caller_equal(&now, caller);
+        // A token ends by its use: what was made of it is still on its way, and more is not made.
+        if (ended && caller->role == GS_ROLE_ENROL) connection->is_ending = true;
+        else if (ended) cut_off(peers, connection);
+    }
 }
 
 void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns) {
@@ -208,6 +288,7 @@ void gs_rpc_peers_drop(gs_rpc_peers *peers, gs_rpc_connection *connection, int64
         peers->num_absent++;
     }
     TAILQ_REMOVE(&peers->connections, connection, next);
+    gs_send_gauge_release(connection->unread);
     free(connection);
 }
 

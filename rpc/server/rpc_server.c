@@ -13,6 +13,7 @@
 
 struct gs_rpc_server {
     char endpoints[GS_RPC_MAX_ENDPOINTS][128];  // bound
+    gs_zmq_socket *bound[GS_RPC_MAX_ENDPOINTS];  // by whom
     gs_rpc_peers peers;
     gs_rpc_calls calls;
     gs_rpc_intake intake;
@@ -20,11 +21,12 @@ struct gs_rpc_server {
     uint64_t num_lost;
 };
 
-static gs_zmq_socket *socket_of(gs_rpc_server *server, const char *endpoint) {
-    return &server->peers.sockets[strncmp(endpoint, "inproc://", 9) == 0 ? GS_RPC_LOCAL : GS_RPC_REMOTE];
+static gs_rpc_side side_of(const char *endpoint, bool guarded) {
+    if (strncmp(endpoint, "inproc://", 9) == 0) return GS_RPC_LOCAL;
+    return guarded ? GS_RPC_GUARDED : GS_RPC_REMOTE;
 }
 
-static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *endpoint) {
+static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *endpoint, bool guarded) {
     // "port 0" is how sockets say it, "*" how ZeroMQ does.
     char text[128];
     size_t len = strlen(endpoint), bound_bytes = sizeof server->endpoints[index];
@@ -32,7 +34,8 @@ static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *end
         return gs_error(GS_INVALID_ARGUMENT, "rpc server: %s: too long", endpoint);
     memcpy(text, endpoint, len + 1);
     if (len > 2 && strcmp(text + len - 2, ":0") == 0) text[len - 1] = '*';
-    gs_zmq_socket *socket = socket_of(server, endpoint);
+    gs_zmq_socket *socket = &server->peers.sockets[side_of(endpoint, guarded)];
+    if (!socket->socket) return gs_error(GS_INVALID_ARGUMENT, "rpc server: %s: nobody asks for keys", endpoint);
     GS_TRY(gs_zmq_choose_family(socket, endpoint));
     if (zmq_bind(socket->socket, text) != 0) {
         gs_code code = errno == EADDRINUSE || errno == EADDRNOTAVAIL ? GS_FAILED_PRECONDITION
@@ -44,6 +47,7 @@ static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *end
                        &bound_bytes) != 0) {
         return gs_error(GS_INTERNAL, "rpc server: %s: %s", endpoint, zmq_strerror(errno));
     }
+    server->bound[index] = socket;
     return gs_ok();
 }
 
@@ -66,11 +70,13 @@ static gs_status open_socket(gs_zmq_socket *socket, gs_rpc_context *context) {
     return gs_zmq_set_int(socket, ZMQ_TCP_MAXRT, 20000);
 }
 
-static gs_status open_sockets(gs_rpc_server *server, gs_rpc_context *context,
-                              const char *const endpoints[GS_RPC_MAX_ENDPOINTS]) {
-    for (int i = 0; i < GS_NUM_RPC_SIDES; i++) GS_TRY(open_socket(&server->peers.sockets[i], context));
-    for (int i = 0; i < GS_RPC_MAX_ENDPOINTS && endpoints[i]; i++) {
-        GS_TRY(bind_endpoint(server, i, endpoints[i]));
+static gs_status open_sockets(gs_rpc_server *server, gs_rpc_context *context, const gs_rpc_server_options *options) {
+    gs_zmq_socket *sockets = server->peers.sockets;
+    for (int i = 0; i < GS_NUM_RPC_SIDES; i++)
+        if (i != GS_RPC_GUARDED || options->gate) GS_TRY(open_socket(&sockets[i], context));
+    if (options->gate) GS_TRY(gs_key_gate_guard(options->gate, &sockets[GS_RPC_GUARDED]));
+    for (int i = 0; i < GS_RPC_MAX_ENDPOINTS && options->endpoints[i]; i++) {
+        GS_TRY(bind_endpoint(server, i, options->endpoints[i], options->guarded[i]));
     }
     return gs_ok();
 }
@@ -81,6 +87,8 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
     if (!server) return gs_error(GS_RESOURCE_EXHAUSTED, "rpc server: out of memory");
     server->now_ns = server->turned_ns = gs_now_ns();
     gs_rpc_peers_init(&server->peers, options->coordinator_epoch);
+    server->peers.gate = options->gate;
+    if (options->gate) server->peers.gate_changes = gs_key_gate_changes(options->gate);
     if (options->pings_a_second) server->peers.pings_a_second = options->pings_a_second;
     gs_rpc_calls_init(&server->calls, &server->peers, options->call_gone, options->ctx);
     server->calls.tap = options->tap;
@@ -88,7 +96,7 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
         (gs_rpc_intake){.peers = &server->peers, .calls = &server->calls, .ctx = options->ctx};
     memcpy(server->intake.handlers, options->handlers, sizeof options->handlers);
     memcpy(server->intake.record_handlers, options->record_handlers, sizeof options->record_handlers);
-    gs_status status = open_sockets(server, context, options->endpoints);
+    gs_status status = open_sockets(server, context, options);
     if (status.code)
         gs_rpc_server_close(server);
     else
@@ -120,7 +128,7 @@ void gs_rpc_server_close(gs_rpc_server *server) {
     }
     // Closing happens behind our back; the names are free for a successor at once.
     for (int i = 0; i < GS_RPC_MAX_ENDPOINTS; i++) {
-        if (server->endpoints[i][0]) zmq_unbind(socket_of(server, server->endpoints[i])->socket, server->endpoints[i]);
+        if (server->bound[i]) zmq_unbind(server->bound[i]->socket, server->endpoints[i]);
     }
     gs_rpc_calls_release(&server->calls);
     gs_rpc_peers_release(&server->peers);
@@ -189,6 +197,7 @@ static void expire_calls(gs_rpc_server *server) {
 static void keep_house(gs_rpc_server *server, bool input_left) {
     if (server->now_ns - server->housekept_ns < HOUSEKEEPING_NS) return;
     server->housekept_ns = server->now_ns;
+    gs_rpc_peers_judge(&server->peers);
     // Who waits to be read is not silent.
     if (!input_left) gs_rpc_peers_mark_silent(&server->peers, server->now_ns);
     gs_rpc_session *session;
@@ -210,11 +219,16 @@ static long choose_timeout_ms(const gs_rpc_server *server, gs_deadline deadline)
 
 gs_status gs_rpc_server_turn(gs_rpc_server *server, int wake_fd, gs_deadline deadline) {
     const gs_zmq_socket *sockets = server->peers.sockets;
-    zmq_pollitem_t items[4] = {{.socket = sockets[GS_RPC_REMOTE].socket, .events = ZMQ_POLLIN},
+    zmq_pollitem_t items[6] = {{.socket = sockets[GS_RPC_REMOTE].socket, .events = ZMQ_POLLIN},
                                {.socket = sockets[GS_RPC_REMOTE].monitor, .events = ZMQ_POLLIN},
-                               {.socket = sockets[GS_RPC_LOCAL].socket, .events = ZMQ_POLLIN},
-                               {.fd = wake_fd, .events = ZMQ_POLLIN}};
-    if (zmq_poll(items, wake_fd >= 0 ? 4 : 3, choose_timeout_ms(server, deadline)) < 0 &&
+                               {.socket = sockets[GS_RPC_LOCAL].socket, .events = ZMQ_POLLIN}};
+    int count = 3;
+    if (wake_fd >= 0) items[count++] = (zmq_pollitem_t){.fd = wake_fd, .events = ZMQ_POLLIN};
+    if (server->peers.gate) {
+        items[count++] = (zmq_pollitem_t){.socket = sockets[GS_RPC_GUARDED].socket, .events = ZMQ_POLLIN};
+        items[count++] = (zmq_pollitem_t){.socket = sockets[GS_RPC_GUARDED].monitor, .events = ZMQ_POLLIN};
+    }
+    if (zmq_poll(items, count, choose_timeout_ms(server, deadline)) < 0 &&
         errno != EINTR) {
         return gs_error(GS_INTERNAL, "rpc server: poll: %s", zmq_strerror(errno));
     }
@@ -241,7 +255,11 @@ void gs_rpc_server_get_stats(const gs_rpc_server *server, gs_rpc_server_stats *s
                                    .dropped_stale = intake->num_stale,
                                    .dropped_slow = server->peers.num_slow,
                                    .dropped_flood = intake->num_flood,
+                                   .refused_full = intake->num_full,
                                    .repeated = intake->num_repeated,
+                                   .refused = intake->num_refused,
+                                   .revoked = server->peers.num_revoked,
+                                   .cut = server->calls.num_cut,
                                    .lost = server->num_lost};
     memcpy(stats->received, intake->received, sizeof stats->received);
     stats->connections = server->peers.by_route.count;

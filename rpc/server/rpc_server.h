@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "rpc/schema/messages.h"
+#include "rpc/server/key_gate.h"
 #include "rpc/server/rpc_call.h"
 #include "rpc/server/rpc_tap.h"
 #include "rpc/wire/rpc_context.h"
@@ -22,6 +23,8 @@ typedef struct gs_rpc_server gs_rpc_server;
 typedef struct gs_rpc_server_options {
     const char *endpoints[GS_RPC_MAX_ENDPOINTS];  // "tcp://127.0.0.1:8471", "inproc://…"; port 0 or
                                                   // * picks one
+    bool guarded[GS_RPC_MAX_ENDPOINTS];  // who comes there shows a key; needs a gate
+    gs_key_gate *gate;                   // borrowed until close; may be NULL
     uint32_t coordinator_epoch;               // goes out in every header
     gs_rpc_handler handlers[GS_NUM_METHODS];  // NULL: UNIMPLEMENTED
     gs_rpc_record_handler record_handlers[GS_NUM_METHODS];  // of methods whose body is no JSON
@@ -49,6 +52,10 @@ GS_NODISCARD gs_status gs_rpc_server_turn(gs_rpc_server *server, int wake_fd, gs
 typedef struct gs_rpc_server_stats {
     uint64_t received[GS_NUM_METHODS], sent;
     uint64_t dropped_malformed, dropped_stale, dropped_slow, dropped_flood, repeated;
+    uint64_t refused_full;  // requests: too many wait, or too much
+    uint64_t refused;  // calls that the caller's key does not allow
+    uint64_t revoked;  // connections whose keys ended
+    uint64_t cut;   // ends of streams that were sent without what they say: too much of them waits
     uint64_t lost;  // connections that the peer closed, or that fell silent
     size_t connections, calls_open;
 } gs_rpc_server_stats;

@@ -7,6 +7,9 @@ for tool in curl jq; do
 done
 run=$(mktemp -d "${TMPDIR:-/tmp}/gradsync-e2e.XXXXXX")
 mkdir -p "$run/logs" "$run/root"
+# Nobody's own servers and tokens.
+export XDG_CONFIG_HOME=$run/config
+unset GRADSYNC_TOKEN GRADSYNC_TOKEN_FILE GRADSYNC_CACERT
 pids=()
 test_name=start
 
@@ -31,6 +34,15 @@ trap finish EXIT
 claim() { test_name=$*; echo "· $*"; }
 fail() { echo "fail: $*" >&2; exit 1; }
 same() { [ "$1" = "$2" ] || fail "$3: is '$1', not '$2'"; }
+
+# timing_ms NAME: what a coordinator goes by that is told nothing else. Times that are asserted are multiples of these.
+timing_ms() {
+  local ms
+  ms=$(sed -En "s/^ *\.$1_ns = ([0-9]+) \* GS_NS_PER_MS,/\1/p; s/^ *\.$1_ns = ([0-9]+) \* GS_NS_PER_SEC,/\1000/p" "$(dirname "$0")/../../coordinator/rules/timing.c")
+  [ -n "$ms" ] || fail "no time is called $1"
+  echo "$ms"
+}
+sleep_ms() { sleep "${1}e-3"; }
 
 # wait_for SECONDS WHAT COMMAND…: tries the command until it succeeds, for a minute at least: who waits claims no
 # time, and machines of tests are busy. Counts its own pauses, because wall clocks of virtual machines jump.

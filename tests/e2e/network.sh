@@ -5,6 +5,7 @@
 # and processes are those of a private world that ends with the script, whatever ends it.
 #   cut AGENT… in|out|both    packets to or from these agents are lost, without a word to anybody
 #   heal                      all links are whole again
+#   join NAME [FLAG…]         a worker with one slot on a host of its own, which reaches the others through centre
 # The coordinator's host is cut when all links are.
 #   WALL=FILE                 all programs read their wall clock with the seconds in FILE added
 skip() { echo "SKIP: $*"; exit 77; }
@@ -73,6 +74,19 @@ agent() {
   wait_for 30 "worker $name" worker_is "$name" connected
 }
 
+# The coordinator's host passes packets between the others, as a router would.
+route_all() {
+  ip netns exec centre sysctl -qw net.ipv4.ip_forward=1 2>/dev/null || ip netns exec centre sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || skip "no forwarding"
+}
+join() {
+  local name=$1
+  shift
+  [ -n "${link_of[$name]:-}" ] || host "on-$name"
+  at=on-$name agent "$name" 1 "$@"
+  ip -n "${host_of[$name]}" route replace default via "10.77.${link_of[$name]}.1"
+}
+address_of() { echo "10.77.${link_of[$1]}.2"; }
+
 cut() {
   local direction=${*: -1} name
   for name in "${@:1:$#-1}"; do
@@ -82,7 +96,8 @@ cut() {
   done
 }
 heal() { for name in "${!host_of[@]}"; do ip netns exec "${host_of[$name]}" iptables -w -F; done; }
-signal_host() { ip netns pids "$2" | xargs -r kill "-$1"; }  # SIGNAL HOST: to all on it
+# To all on it; one that has just ended is no reason to fail.
+signal_host() { ip netns pids "$2" | xargs -r kill "-$1" 2>/dev/null || [ $? -eq 123 ]; }  # SIGNAL HOST
 
 # How long things take, on a clock that nobody sets.
 now_ms() { awk '{ printf "%d\n", $1 * 1000 }' /proc/uptime; }

@@ -80,6 +80,8 @@ put_data lost new
 begin_anew
 wait_for 30 "the job" runs
 same "$(trainer_pids "$job" | sort | tr '\n' ' ')" "$trainers" "trainers"
+says_how() { [ "$(job_field "$job" .communicator.backend)" = shm ]; }
+wait_for 30 "what it reduces over, in a life that did not see it begin" says_how
 
 claim "its next generation is none that the other would have given out, and its bits are those of an undisturbed run"
 generation=$(job_field "$job" .generation)

@@ -26,7 +26,7 @@ tensors_of() { # JOB
 }
 
 start_worker_of() { # NAME SLOTS
-  LD_PRELOAD=$run/wall_clock.so GRADSYNC_WALL_FILE=$run/host.wall \
+  LD_PRELOAD=$run/wall_clock.so GRADSYNC_WALL_FILE=$run/host.wall GRADSYNC_PASS_ENVIRONMENT=GRADSYNC_WALL_FILE \
     "$bin/gradsync-worker" --coordinator "$control" --name "$1" --slots "$2" --data-root "$run/root" >>"$run/logs/$1.log" 2>&1 &
   pids+=($!)
   wait_for 30 "worker $1" worker_is "$1" connected

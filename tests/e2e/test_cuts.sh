@@ -21,28 +21,32 @@ finds_step() { # MORE
 }
 events_named() { get "/v1/events?limit=500" | jq "[.items[] | select(.reason == \"$1\")] | length"; }
 
+# Ranks and workers that are silent for so long count as such; the coordinator's patience behind its start.
+dead_ms=$(timing_ms dead) agent_dead_ms=$(timing_ms agent_dead) grace_ms=$(timing_ms grace)
+long_ms=$((4 * agent_dead_ms))
 centre "$run/data"
 agent a 1
 agent b 1
-submit "$(exact_job through 100000 20)"
+step_ms=20
+submit "$(exact_job through 100000 $step_ms)"
 wait_for 60 "its steps" step_at_least "$job" 10
 before=$(who_runs)
 
-claim "N7: cuts of a second, one way and both, of one worker and of all: nothing happens"
+claim "N7: cuts of two thirds of a rank's silence, one way and both, of one worker and of all: nothing happens"
 for direction in in out both; do
   cut a "$direction"
-  sleep 1
+  sleep_ms $((dead_ms * 2 / 3))
   heal
   cut a b "$direction"
-  sleep 1
+  sleep_ms $((dead_ms * 2 / 3))
   heal
 done
 finds_step 10
 is_undisturbed
 
-claim "N3: 12 s, the way out of one worker: the steps of the other show that it lives"
+claim "N3: four silences of a worker, the way out of one worker: the steps of the other show that it lives"
 cut a out
-sleep 12
+sleep_ms "$long_ms"
 is_undisturbed
 heal
 worker_knows() { get /v1/workers | jq -e '[.items[] | .connected and .slots_busy == 1] | all and length == 2'; }
@@ -50,22 +54,22 @@ wait_for 30 "both workers" worker_knows
 finds_step 10
 is_undisturbed
 
-claim "N4: 12 s, of all, as the coordinator's host is cut off"
+claim "N4: four silences of a worker, of all, as the coordinator's host is cut off"
 step=$(job_field "$job" .progress.step)
 cut a b both
-sleep 12
+sleep_ms "$long_ms"
 same "$(job_field "$job" .state)" running "state"
 heal
 wait_for 30 "both workers" worker_knows
-wait_for 30 "the steps of meanwhile" step_at_least "$job" $((step + 200))
+wait_for 30 "the steps of meanwhile" step_at_least "$job" $((step + long_ms / step_ms / 3))
 is_undisturbed
 claim "C5: the coordinator is suspended, and then the host of all ranks"
 kill -STOP "$coordinator_pid"
-sleep 4
+sleep_ms $((agent_dead_ms * 4 / 3))
 kill -CONT "$coordinator_pid"
 finds_step 10
 signal_host STOP ranks
-sleep 4
+sleep_ms $((agent_dead_ms * 4 / 3))
 signal_host CONT ranks
 wait_for 30 "both workers" worker_knows
 finds_step 10
@@ -76,7 +80,7 @@ cut a b both
 kill -9 "$coordinator_pid"
 wait "$coordinator_pid" 2>/dev/null || true
 centre "$run/data"
-sleep 5
+sleep_ms $((grace_ms * 5 / 3))
 same "$(job_field "$job" '"\(.state) \(.restarts)"')" "running 0" "state and restarts"
 heal
 wait_for 30 "both workers" worker_knows

@@ -4,17 +4,9 @@
 . "$(dirname "$0")/network.sh"
 
 centre "$run/data"
-ip netns exec centre sysctl -qw net.ipv4.ip_forward=1 2>/dev/null || ip netns exec centre sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || skip "no forwarding"
-join() { # NAME [FLAG…]: a worker on a host of its own, which has a route to the others
-  local name=$1
-  shift
-  [ -n "${link_of[$name]:-}" ] || host "on-$name"
-  at=on-$name agent "$name" 1 "$@"
-  ip -n "on-$name" route replace default via "10.77.${link_of[$name]}.1"
-}
+route_all
 has_left() { ! worker_is c; }
 leave() { kill -TERM "$worker_pid" && wait "$worker_pid" || true; wait_for 30 "the end of worker c" has_left; }
-address_of() { echo "10.77.${link_of[$1]}.2"; }
 # doctor CODE: its answer in $run/doctor.json. A worker whose machine is busy with other tests answers too late at times.
 doctor() {
   local code
@@ -85,6 +77,16 @@ jq -e '(.links | length == 6) and all(.links[]; .bytes_per_second > 0 and (.size
   fail "$(jq -c .links "$run/bench.json")"
 gradsync bench allreduce >"$run/table"
 grep -q "an all-reduce of 25 MiB among them takes .* ms at least" "$run/table" || fail "$(cat "$run/table")"
+claim "what an all-reduce of all takes, and that it is right"
+adds_up() {
+  gradsync bench allreduce -o json >"$run/bench.json" &&
+    jq -e '.sums | .workers == ["a", "b", "c"] and .backend == "net" and (.error | not) and (.sizes | length >= 4) and
+      all(.sizes[]; .num_wrong == 0 and .seconds > 0 and .bytes_per_second > 0 and .bus_bytes_per_second > .bytes_per_second)' "$run/bench.json" >/dev/null
+}
+wait_for 60 "sums of all" adds_up
+gradsync bench allreduce >"$run/table"
+grep -q "^all-reduces of fp32 among a, b, c, one rank each, by net$" "$run/table" || fail "$(cat "$run/table")"
+grep -Eq "^1048576 .* MB/s .* MB/s +0 *$" "$run/table" || fail "$(cat "$run/table")"
 claim "not while a job uses them, unless it is forced"
 submit "$(mlp_job training 100000 3 ',"reducer":{"backend":"net"}')"
 wait_for 60 "its steps" step_at_least "$job" 10

@@ -5,19 +5,10 @@
 . "$(dirname "$0")/network.sh"
 command -v python3 >/dev/null || skip "no python3"
 
-# The coordinator's host passes packets between the others, as a router would.
 centre "$run/data"
-ip netns exec centre sysctl -qw net.ipv4.ip_forward=1 2>/dev/null || ip netns exec centre sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || skip "no forwarding"
-join() { # NAME [FLAG…]: a worker on a host of its own, which has a route to the others
-  local name=$1
-  shift
-  [ -n "${link_of[$name]:-}" ] || host "on-$name"
-  at=on-$name agent "$name" 1 "$@"
-  ip -n "on-$name" route replace default via "10.77.${link_of[$name]}.1"
-}
+route_all
 has_left() { ! worker_is c connected | grep -q true; }
 leave() { kill -TERM "$worker_pid" && wait "$worker_pid" || true; wait_for 30 "the end of worker c" has_left; }
-address_of() { echo "10.77.${link_of[$1]}.2"; }
 between() { ip netns exec centre iptables -w -A FORWARD -s "$(address_of "$1")" -d "$(address_of "$2")" "${@:3}"; }
 open_all() { ip netns exec centre iptables -w -F FORWARD; }
 rank_of() { get "/v1/jobs/$job/workers" | jq -r --arg worker "$1" '.items[] | select(.worker == $worker) | .rank'; }

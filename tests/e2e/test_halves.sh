@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Two halves: one with the coordinator and a job, the other with a job of its own. What happens to one half is nothing to the
 # other: cut off in each direction, suspended, and cut off until its ranks have given up and another set goes on for them.
-#   GRADSYNC_CUT_SECONDS  how long cuts within the limit are (4; tests/long.sh: 60)
+#   GRADSYNC_CUT_SECONDS  how long cuts within the limit are (four thirds of a worker's silence; tests/long.sh: 60)
 #   GRADSYNC_RUNS         all: in each direction; else in one, which GRADSYNC_SEED draws
 . "$(dirname "$0")/network.sh"
 
-cut_seconds=${GRADSYNC_CUT_SECONDS:-4}
+agent_dead_ms=$(timing_ms agent_dead)  # what is silent so long is lost
+cut_seconds=${GRADSYNC_CUT_SECONDS:-$((agent_dead_ms * 4 / 3000))}
 limit=$((cut_seconds * 2 + 6))  # further from the cut than a busy machine is late
-agent_dead_ms=3000  # what is silent so long is lost
 exact_job() { # NAME STEPS DELAY_MS
   mlp_job "$1" "$2" 2 ",\"exact\":true,\"debug\":{\"step_delay_ms\":$3},\"checkpoint\":{\"every_steps\":100000}"
 }

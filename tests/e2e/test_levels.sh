@@ -11,9 +11,8 @@ job_of() { # NAME EXACT STEPS [MORE]
 events_of() { get "/v1/jobs/$1/events?limit=500" | jq -r '.items[] | "\(.reason): \(.message)"'; }
 says() { events_of "$1" | grep -Eq "^$2: .*$3"; } # JOB REASON PATTERN
 
-# The coordinator's host passes packets between the others, as a router would.
 centre "$run/data"
-ip netns exec centre sysctl -qw net.ipv4.ip_forward=1 2>/dev/null || ip netns exec centre sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || skip "no forwarding"
+route_all
 host island
 agent here 4
 submit "$(job_of together true 20)"

@@ -103,10 +103,11 @@ probe trip 10
 link_delay 1 0
 probe trip 0
 claim "a rate is what it is told to be, with a delay and without"
-link_rate 1 12500000
-probe rate 12500000 12500000
+# Slow enough that a relay which is late for its turn catches up.
+link_rate 1 2500000
+probe rate 2500000 5000000
 link_delay 1 5000
-probe rate 12500000 25000000
+probe rate 2500000 5000000
 link_rate 1 0
 claim "packets are lost, as many as it is told, and others are not"
 link_delay 1 1000 --loss 0.1

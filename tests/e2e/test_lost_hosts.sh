@@ -66,7 +66,9 @@ since=$(now_ms)
 signal_host KILL island
 taken_over() { [ "$(job_field "$job" .generation)" -gt 1 ] && job_is "$job" running; }
 wait_for 120 "another set" taken_over
-[ $(($(now_ms) - since)) -ge 15000 ] || fail "another set began before nobody of the first could take a step"
+# Six quiet looks, a second apart, and three silences of a worker behind the fence.
+apart_ms=$((6000 + 3 * $(timing_ms agent_dead)))
+between $(($(now_ms) - since)) "$apart_ms" $((10 * apart_ms)) "another set: no sooner than nobody of the first takes a step"
 get "/v1/jobs/$job/events?limit=500" | jq -e 'any(.items[]; .reason == "RanksGivenUp")' >/dev/null || fail "no event says why"
 finds_step 10
 request POST "/v1/jobs/$job/stop"

@@ -29,6 +29,7 @@ begin() { # the machine, on its disk
   control=$(jq -r .control "$run/c.ports")
   wait_for 30 "the coordinator" curl -fsS "$server/readyz"
   LD_PRELOAD=$run/power_loss.so "$bin/gradsync-worker" --coordinator "$control" --name w --slots 2 --data-root "$run/root" \
+    --pass-environment POWER_ROOT,POWER_SHADOW \
     >>"$run/logs/w.log" 2>&1 &
   worker_pid=$!
   pids+=("$worker_pid")

@@ -8,7 +8,7 @@ export TMPDIR=$run GRADSYNC_BIN_DIR STEPS=30
 # quickstart FILE: its output there, its exit code in $code.
 quickstart() {
   code=0
-  timeout 100 deploy/quickstart.sh >"$1" 2>&1 || code=$?
+  timeout 400 deploy/quickstart.sh >"$1" 2>&1 || code=$?
 }
 # Both programs are given the control address.
 left_running() { pgrep -af -- "$(sed -nE 's/.*\(control (tcp:[^)]+)\).*/\1/p' "$1")"; }

@@ -48,6 +48,6 @@ if events | jq -e 'any(.items[]; .reason == "ResidualsLost")' >/dev/null; then
   get /metrics >"$run/metrics"
   grep -Eq "^gradsync_job_lost_steps_total\{.*$job.*\} $lost$" "$run/metrics" || fail "no gradsync_job_lost_steps_total"
 else
-  grep -q residuals.reach "$bin/gradsync-worker" && fail "no event says that residuals were lost: $(events)"
+  grep -qF residuals.reach "$bin/gradsync-worker" && fail "no event says that residuals were lost: $(events)"
   echo "  no failpoints in this build: residuals outlived the trainer"
 fi

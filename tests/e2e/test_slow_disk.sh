@@ -6,7 +6,7 @@ command -v "${CC:-cc}" >/dev/null || { echo "SKIP: no compiler"; exit 77; }
 "${CC:-cc}" -D_GNU_SOURCE -O1 -shared -fPIC -o "$run/slow_disk.so" "$(dirname "$0")/../../bench/slow_disk.c"
 
 start_coordinator c "$run/data"
-LD_PRELOAD=$run/slow_disk.so BENCH_SLOW_DISK=$run/slow start_worker w 2
+LD_PRELOAD=$run/slow_disk.so BENCH_SLOW_DISK=$run/slow GRADSYNC_PASS_ENVIRONMENT=BENCH_SLOW_DISK start_worker w 2
 paced_job() { mlp_job "$1" 1000000 2 ",\"debug\":{\"step_delay_ms\":5},\"checkpoint\":{\"every_steps\":5,\"parts\":\"$2\",\"keep_last\":2}"; }
 step_now() { job_field "$job" .progress.step; }
 # Steps a second, while the disk is as it is. The pause is what is measured.

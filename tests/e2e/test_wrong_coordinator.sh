@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A coordinator on another data directory under running trainers: it knows none of them. They live, train on,
 # save and end by themselves; those that still run when the right one is back are its own again.
+# Row C7 of docs/faults.md.
 . "$(dirname "$0")/lib.sh"
 
 start_coordinator right "$run/data"

@@ -1,5 +1,6 @@
 // The control port under replays, frames that cannot be, floods and storms, while a job trains: whatever comes, the job keeps its
 // generation, its ranks step on and are heard in time, and the coordinator's memory stays what it was.
+// Rows M3, M5, M6, M8, M11, N14 of docs/faults.md.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "coordinator/rules/timing.h"
 #include "core/clock.h"
 #include "core/random.h"
 #include "rpc/json/json.h"
@@ -22,8 +24,7 @@
 #include "tests/support/soon.h"
 
 #define RANKS 3
-#define HEARTBEAT_SECONDS 0.1  // that trainers are told to keep
-#define BEATS_TO_DEATH 15      // after so many a rank would be missed
+#define DEAD_SECONDS ((double)gs_timing_default.dead_ns / GS_NS_PER_SEC)  // a rank that is silent for so long would be missed
 // A sanitizer keeps more than is used; what would be kept of a message of 100,000 frames is 6 MB. What ThreadSanitizer remembers
 // grows with what is touched: there nothing is said of memory.
 #if defined(__SANITIZE_THREAD__)
@@ -305,7 +306,7 @@ static void a_worker_that_floods_makes_no_other_late(void **state) {
     gs_json_set_int(beat, "slots_busy", 0);
     bool in_time = false;
     for (int attempt = 0; attempt < MOST_ATTEMPTS && !in_time; attempt++)
-        in_time = flood(it, beat) < BEATS_TO_DEATH * HEARTBEAT_SECONDS && count_dropped(it, "flood") > 0;
+        in_time = flood(it, beat) < DEAD_SECONDS && count_dropped(it, "flood") > 0;
     gs_json_release(beat);
     assert_true(count_dropped(it, "flood") > 0);
     assert_true(in_time);
@@ -361,7 +362,7 @@ static void a_storm_of_hellos_disturbs_nobody(void **state) {
     int before = count_descriptors(it);
     bool in_time = false;
     for (int attempt = 0; attempt < MOST_ATTEMPTS && !in_time; attempt++)
-        in_time = storm(it, before) < BEATS_TO_DEATH * HEARTBEAT_SECONDS;
+        in_time = storm(it, before) < DEAD_SECONDS;
     assert_true(in_time);
 }
 

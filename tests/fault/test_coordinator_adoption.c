@@ -153,8 +153,8 @@ static void a_trainer_of_a_job_that_has_ended_is_stopped(void **state) {
     gs_json_release(reply);
     gs_json_release(gs_stage_wait_for_state(it, it->job, "cancelled"));
     agent at = connect_agent(it, it->job);
-    expect_item(&at, "welcome");
     expect_item(&at, "stop_rank");
+    expect_item(&at, "welcome");
     disconnect(&at);
 }
 
@@ -163,8 +163,8 @@ static void a_trainer_that_a_restart_has_superseded_is_stopped(void **state) {
     gs_stage *it = *state;
     submit(it);
     agent at = connect_agent(it, it->job);
-    expect_item(&at, "welcome");
     expect_item(&at, "stop_rank");
+    expect_item(&at, "welcome");
     disconnect(&at);
 }
 
@@ -255,8 +255,8 @@ static void a_trainer_of_a_job_that_was_deleted_is_stopped(void **state) {
     stop_and_delete(it);
     for (int life = 0; life < 2; life++) {
         agent at = connect_agent(it, it->job);
-        expect_item(&at, "welcome");
         expect_item(&at, "stop_rank");
+        expect_item(&at, "welcome");
         assert_int_equal(hello_of(it, it->job, TRAINER), GS_ABORTED);
         assert_false(has_event(it, "UnknownTrainer"));
         disconnect(&at);

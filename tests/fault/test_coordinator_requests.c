@@ -278,6 +278,22 @@ static void an_ended_job_is_the_same_after_a_restart(void **state) {
     for (int i = 0; i < 6; i++) free(before[i]);
 }
 
+// Who asks again until there is one would never end.
+static void a_job_that_ended_before_it_had_a_plan_says_so(void **state) {
+    life *it = *state;
+    char id[32], text[60];
+    gs_json *reply = NULL;
+    submit(it, id, sizeof id, 2, 20, "");
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    assert_int_equal(gs_stage_ask(it, &reply, GS_GET_JOB_PLAN, text).code, GS_FAILED_PRECONDITION);
+    gs_json_release(reply);
+    assert_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, text));
+    gs_json_release(reply);
+    gs_json_release(gs_stage_wait_for_state(it, id, "cancelled"));
+    assert_int_equal(gs_stage_ask(it, &reply, GS_GET_JOB_PLAN, text).code, GS_NOT_FOUND);
+    gs_json_release(reply);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
 
 // Whoever should read what the coordinator logs has stopped: that is its trouble alone.
@@ -315,7 +331,7 @@ int main(void) {
         TEST(a_watcher_sees_a_snapshot_then_steps_then_the_end),
         TEST(a_preview_names_every_wrong_field),
         TEST(equal_device_names_are_one_device),
-        TEST(an_ended_job_is_the_same_after_a_restart),
+        TEST(a_job_that_ended_before_it_had_a_plan_says_so), TEST(an_ended_job_is_the_same_after_a_restart),
         TEST(the_metrics_page_shows_each_rank_and_forgets_deleted_jobs),
         TEST(a_full_pipe_behind_its_log_stops_nobody),
     };

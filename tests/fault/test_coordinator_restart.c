@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "coordinator/rules/timing.h"
 #include "core/thread.h"
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
@@ -162,7 +163,7 @@ static void a_coordinator_that_stood_still_evicts_nobody(void **state) {
     start_workers(it, 2, 1);
     submit(it, id, sizeof id, 2, LASTING_STEPS, "");
     gs_stage_wait_for_step(it, id, 20);
-    gs_coordinator_process_pause(&it->process, 4 * GS_NS_PER_SEC);
+    gs_coordinator_process_pause(&it->process, gs_timing_default.agent_dead_ns * 4 / 3);
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
     assert_null(gs_json_get(job, "failure"));
@@ -262,6 +263,32 @@ static void a_data_directory_may_be_a_symbolic_link(void **state) {
     assert_ok(gs_coordinator_process_start(&it->process));
 }
 
+// Of jobs that ended in an earlier life specifications are on the disk alone: who lists them with theirs gets them all.
+#define NUM_ENDED 20
+static void a_list_has_the_specifications_of_ended_jobs(void **state) {
+    life *it = *state;
+    char id[32], text[64];
+    for (int i = 0; i < NUM_ENDED; i++) {
+        gs_json *reply = NULL;
+        submit(it, id, sizeof id, 1, 10 + i, "");
+        snprintf(text, sizeof text, "{\"job\":\"%s\",\"mode\":\"now\"}", id);
+        assert_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, text));
+        gs_json_release(reply);
+        gs_json_release(gs_stage_wait_for_state(it, id, "cancelled"));
+    }
+    gs_coordinator_process_kill(&it->process);
+    assert_ok(gs_coordinator_process_start(&it->process));
+    gs_json *list = NULL;
+    assert_ok(gs_stage_ask(it, &list, GS_LIST_JOBS, "{\"order\":\"asc\",\"limit\":100,\"fields\":\"id,spec\"}"));
+    const gs_json *items = gs_json_get(list, "items");
+    assert_int_equal(gs_json_count(items), NUM_ENDED);
+    for (int i = 0; i < NUM_ENDED; i++) {
+        const gs_json *spec = gs_json_get(gs_json_at(items, (size_t)i), "spec");
+        assert_int_equal(gs_json_int_or(gs_json_get(spec, "steps"), "target", -1), 10 + i);
+    }
+    gs_json_release(list);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
 
 int main(void) {
@@ -274,6 +301,7 @@ int main(void) {
         TEST(a_death_before_the_commit_neither_loses_nor_doubles_a_job),
         TEST(a_second_coordinator_is_refused_with_73),
         TEST(a_data_directory_may_be_a_symbolic_link),
+        TEST(a_list_has_the_specifications_of_ended_jobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -12,6 +13,7 @@
 #include "core/clock.h"
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
+#include "tests/support/soon.h"
 
 #define TRAINER 88  // its incarnation
 #define LOST "j-0000000000ab"
@@ -157,8 +159,8 @@ static void a_whole_generation_goes_on_here_also_in_the_next_life(void **state) 
     gs_coordinator_process_kill(&it->process);
     assert_ok(gs_coordinator_process_start(&it->process));
     at = connect_agent(it, 78);
-    expect_item(&at, "welcome");
     expect_item(&at, "adopt_rank");
+    expect_item(&at, "welcome");
     assert_int_equal(count_unknown(it), 0);
     disconnect(&at);
 }
@@ -209,6 +211,92 @@ static void what_does_not_fit_is_left_alone(void **state) {
     disconnect(&at);
 }
 
+#ifdef GRADSYNC_FAILPOINTS
+static const bool has_failpoints = true;
+#else
+static const bool has_failpoints = false;
+#endif
+
+static void begin_life(gs_stage *it, const char *failpoints) {
+    gs_coordinator_process_kill(&it->process);
+    setenv("GRADSYNC_FAILPOINTS", failpoints, 1);
+    gs_status status = gs_coordinator_process_start(&it->process);
+    unsetenv("GRADSYNC_FAILPOINTS");
+    assert_ok(status);
+}
+
+static gs_status ask_of_lost(gs_stage *it, gs_method method, const char *more) {
+    gs_json *reply = NULL;
+    char text[80];
+    snprintf(text, sizeof text, "{\"job\":\"" LOST "\"%s}", more);
+    gs_status status = gs_stage_ask(it, &reply, method, text);
+    gs_json_release(reply);
+    return status;
+}
+
+static gs_status adopt(gs_stage *it, agent *at, const char *state) {
+    adoption asked;
+    begin_adoption(&asked, it);
+    expect_item(at, "describe_rank");
+    describe(at, 1, SPEC("lost"), "");
+    return finish_adoption(&asked, state);
+}
+
+// Of two lives the one could remove what the other has taken for its own: so it waits until the removal is over, and says so.
+static void who_is_being_removed_is_not_adopted(void **state) {
+    gs_stage *it = *state;
+    if (!has_failpoints) skip();
+    begin_life(it, "store.purge=sleep:600000@1");
+    agent at = connect_agent(it, 77);
+    expect_item(&at, "welcome");
+    assert_ok(adopt(it, &at, "recovering"));
+    expect_item(&at, "adopt_rank");
+    assert_ok(ask_of_lost(it, GS_STOP_JOB, ",\"now\":true"));
+    gs_json *exited = parse("{\"slot\":0,\"job\":\"" LOST "\",\"incarnation\":\"88\",\"exit_code\":0}"), *reply = NULL;
+    assert_ok(gs_rpc_call(at.client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(60)));
+    gs_json_release(exited);
+    gs_json_release(reply);
+    gs_json_release(gs_stage_wait_for_state(it, LOST, "cancelled"));
+    assert_ok(ask_of_lost(it, GS_DELETE_JOB, ",\"purge\":true"));
+    disconnect(&at);
+    at = connect_agent(it, 78);  // a trainer of it runs after all
+    expect_item(&at, "welcome");
+    gs_status status = adopt(it, &at, "");
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "in flight"));
+    assert_int_equal(ask_of_lost(it, GS_GET_JOB, "").code, GS_NOT_FOUND);
+    disconnect(&at);
+    begin_life(it, "");  // which removes it, or has it adopted first
+    at = connect_agent(it, 79);
+    expect_item(&at, "welcome");
+    for (gs_deadline deadline = soon(); (status = adopt(it, &at, "recovering")).code; gs_sleep_ns(20 * GS_NS_PER_MS)) {
+        assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+        assert_false(gs_deadline_passed(deadline));
+    }
+    disconnect(&at);
+}
+
+// Nothing is told to its trainers, nothing is left of it, and it may be asked for again.
+static void what_cannot_be_recorded_is_not_adopted(void **state) {
+    gs_stage *it = *state;
+    if (!has_failpoints) skip();
+    begin_life(it, "store.commit=error@1-1000000");
+    agent at = connect_agent(it, 77);
+    expect_item(&at, "welcome");
+    assert_int_not_equal(adopt(it, &at, "").code, GS_OK);
+    assert_int_equal(count_unknown(it), 1);
+    assert_int_equal(ask_of_lost(it, GS_GET_JOB, "").code, GS_NOT_FOUND);
+    disconnect(&at);
+    begin_life(it, "");
+    assert_int_equal(ask_of_lost(it, GS_GET_JOB, "").code, GS_NOT_FOUND);
+    at = connect_agent(it, 78);
+    expect_item(&at, "welcome");
+    assert_ok(adopt(it, &at, "recovering"));
+    disconnect(&at);
+    begin_life(it, "");
+    assert_ok(ask_of_lost(it, GS_GET_JOB, ""));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_whole_generation_goes_on_here_also_in_the_next_life, gs_stage_set_up,
@@ -216,6 +304,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(of_half_a_generation_those_who_are_there_save_and_end, gs_stage_set_up,
                                         gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_left_alone, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(who_is_being_removed_is_not_adopted, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(what_cannot_be_recorded_is_not_adopted, gs_stage_set_up, gs_stage_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 // Whom the coordinator names for what a rank reports, and that the report's values reach who asks: the job's
 // failure, its diagnosis, its events. One table; the texts of the reports accuse somebody else each time.
+// Row M10 of docs/faults.md.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

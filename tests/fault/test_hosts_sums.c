@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/fault/summands.h"
 #include "tests/support/asserts.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
@@ -20,7 +22,6 @@
 
 #define WORLD 4
 #define COUNT 600000  // three chunks
-#define SMALL_COUNT 240
 #define MOST_TURNS 100000
 #define FAR_SECONDS 60.0
 #define NUM_KILLS 8
@@ -40,78 +41,33 @@ static int victim_of(const gs_rank_env *env) {
     return (int)strtol(env->arg, NULL, 10);
 }
 
-// In flight together, in place. The last is small: all of it is there long before the one that it
-// comes behind is done.
-static const size_t counts[] = {SMALL_COUNT, COUNT, SMALL_COUNT};
-#define NUM_SUMS 3
-
-typedef struct summands {
-    float *data[NUM_SUMS];
-    uint64_t seed;  // of the first
-    gs_work works[NUM_SUMS];
-} summands;
-
-static gs_status add_together(comm_rank *self, summands *own, double seconds) {
-    gs_deadline deadline = gs_deadline_in_seconds(seconds);
-    for (int k = 0; k < NUM_SUMS; k++)
-        fill_pattern(own->data[k], GS_FP32, counts[k], own->seed + (uint64_t)k, self->rank, 0);
-    memset(own->works, 0xff, sizeof own->works);  // none that was posted
-    for (int k = 0; k < NUM_SUMS; k++) {
-        gs_collective sum = {.kind = GS_ALLREDUCE,
-                             .send = own->data[k],
-                             .recv = own->data[k],
-                             .count = counts[k],
-                             .dtype = GS_FP32,
-                             .step = (int64_t)own->seed,
-                             .bucket = k};
-        GS_TRY(gs_comm_post(self->comm, &own->works[k], &sum));
-    }
-    for (int k = 0; k < NUM_SUMS; k++) GS_TRY(gs_comm_wait(self->comm, own->works[k], deadline));
-    return gs_ok();
-}
-
-// What is done is the sum of all, what is not is this rank's own. Nothing moves.
-static gs_status check_sums(const comm_rank *self, const summands *own) {
-    for (int k = 0; k < NUM_SUMS; k++) {
-        bool is_done = gs_comm_done(self->comm, own->works[k]);
-        int rank = is_done ? -1 : self->rank;
-        gs_status status = check_pattern(own->data[k], GS_FP32, counts[k], own->seed + (uint64_t)k,
-                                         rank, self->world_size, 0);
-        GS_TRY(gs_status_prefix(status, "sum %d is %s", k, is_done ? "done" : "not done"));
-    }
-    return gs_ok();
-}
-
 static bool is_lost_by(const gs_rank_env *env, loss how) {
     return strstr(env->arg, losses[how]) != NULL;
 }
 
-// Who freezes amid a sum may have said shortly before that it is here; then the rank of the other
-// host is named that waits for it.
 static bool is_rightly_accused(const gs_rank_env *env, const gs_comm_failure *seen) {
-    return gs_comm_failure_names(seen, victim_of(env)) &&
-           (is_lost_by(env, FREEZES_AMID) || gs_comm_failure_num_accused(seen) == 1);
+    return gs_comm_failure_names(seen, victim_of(env)) && gs_comm_failure_num_accused(seen) == 1;
 }
 
 static gs_status add_until_it_fails(comm_rank *self, const gs_rank_env *env, summands *own) {
     double seconds = is_lost_by(env, DIES) ? FAR_SECONDS : FROZEN_SECONDS;
     bool stops = is_lost_by(env, FREEZES_BETWEEN_SUMS) && env->rank == victim_of(env);
     for (uint64_t i = 0; i < MOST_TURNS; i++) {
-        own->seed = i * NUM_SUMS;
+        own->seed = i * SUMMANDS;
         if (i == 1 && stops) raise(SIGSTOP);
         int64_t began_ns = gs_now_ns();
-        gs_status status = add_together(self, own, seconds);
+        gs_status status = summands_add(own, self, seconds);
         double took = gs_seconds_since(began_ns);
         if (i == 0) gs_rank_note(env, "adds");
         if (!status.code) {
-            GS_TRY(check_sums(self, own));
+            GS_TRY(summands_check(own, self));
             continue;
         }
         gs_comm_failure seen;
         gs_comm_explain(self->comm, &seen);
         gs_comm_let_go(self->comm, status.message);
         gs_rank_note(env, "over");
-        GS_TRY(check_sums(self, own));
+        GS_TRY(summands_check(own, self));
         if (!is_rightly_accused(env, &seen))
             return gs_error(GS_INTERNAL, "not the one who is gone is accused: %s", status.message);
         if (status.code == GS_DEADLINE_EXCEEDED && took < seconds)
@@ -127,10 +83,10 @@ static gs_status add(const gs_rank_env *env) {
     setenv("GRADSYNC_HOST", env->rank < 2 ? "a" : "b", 1);
     gs_status status = comm_rank_open(&self, env, 0, &options);
     summands own;
-    for (int k = 0; k < NUM_SUMS; k++) own.data[k] = malloc(counts[k] * sizeof *own.data[k]);
+    summands_init(&own, COUNT);
     if (!status.code) status = add_until_it_fails(&self, env, &own);
     comm_rank_close(&self);
-    for (int k = 0; k < NUM_SUMS; k++) free(own.data[k]);
+    summands_release(&own);
     return status;
 }
 
@@ -162,7 +118,61 @@ static gs_status hold(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"add", add}, {"hold", hold}, {0}};
+// The thread of this rank that moves is held up where it adds; its owner has not waited yet.
+#ifdef GRADSYNC_FAILPOINTS
+static atomic_bool holds, is_held;
+
+gs_status __real_gs_failpoint_pass(const char *name);
+gs_status __wrap_gs_failpoint_pass(const char *name);
+gs_status __wrap_gs_failpoint_pass(const char *name) {
+    if (atomic_load(&holds) && strcmp(name, "comm.slice") == 0) {
+        atomic_store(&is_held, true);
+        gs_sleep_ns(600 * GS_NS_PER_SEC);
+    }
+    return __real_gs_failpoint_pass(name);
+}
+
+static gs_status wait_while_held(comm_rank *self, gs_work work) {
+    gs_comm_failure seen;
+    gs_deadline soon_enough = gs_deadline_in_seconds(FAR_SECONDS);
+    while (!atomic_load(&is_held) && !gs_deadline_passed(soon_enough)) gs_sleep_ns(GS_NS_PER_MS);
+    if (!atomic_load(&is_held)) return gs_error(GS_INTERNAL, "nothing is held up");
+    gs_status status = gs_comm_wait(self->comm, work, gs_deadline_in_seconds(1));
+    gs_comm_explain(self->comm, &seen);
+    bool names_itself = gs_comm_failure_num_accused(&seen) == 1 && gs_comm_failure_names(&seen, self->rank);
+    if (status.code != GS_DEADLINE_EXCEEDED || !names_itself)
+        return gs_error(GS_INTERNAL, "%d accused: %s", gs_comm_failure_num_accused(&seen), status.message);
+    return gs_ok();
+}
+
+static gs_status held_up(const gs_rank_env *env) {
+    comm_rank self;
+    gs_comm_options options = {.backend = "hosts", .helper = GS_HELPER_ON};
+    char here = 1, all[WORLD];
+    gs_work work;
+    setenv("GRADSYNC_HOST", env->rank < 2 ? "a" : "b", 1);
+    GS_TRY(comm_rank_open(&self, env, 0, &options));
+    float *data = calloc(COUNT, sizeof *data);
+    const gs_collective sum = {.kind = GS_ALLREDUCE, .send = data, .recv = data, .count = COUNT, .dtype = GS_FP32};
+    atomic_store(&holds, env->rank == 0);
+    // Before any other: its owner finds nothing to add.
+    if (env->rank == 0) GS_TRY(gs_comm_post(self.comm, &work, &sum));
+    GS_TRY(gs_rank_exchange(env->exchange, "posted", NULL, 0, &here, 1, all, gs_deadline_in_seconds(FAR_SECONDS)));
+    if (env->rank == 0) {
+        gs_status status = wait_while_held(&self, work);
+        gs_rank_note(env, status.code ? status.message : "returned");
+    } else {
+        GS_TRY(gs_comm_post(self.comm, &work, &sum));
+        (void)gs_comm_wait(self.comm, work, gs_deadline_in_seconds(600)).code;
+    }
+    gs_sleep_ns(600 * GS_NS_PER_SEC);
+    return gs_ok();
+}
+#else
+static gs_status held_up(const gs_rank_env *env) { return (void)env, gs_ok(); }
+#endif
+
+static const gs_rank_body bodies[] = {{"add", add}, {"hold", hold}, {"held_up", held_up}, {0}};
 
 // Survivors of a kill know at once: none waits for its deadline. A frozen rank is told by deadlines
 // alone.
@@ -207,7 +217,13 @@ static void survivors_of_a_frozen_rank_name_it_at_their_deadline(void **state) {
     (void)state;
     lose_rank(0, FREEZES_BETWEEN_SUMS, 0);
     lose_rank(3, FREEZES_BETWEEN_SUMS, 0);
-    lose_rank(1, FREEZES_AMID, 0);
+    gs_random_key drawn = {.seed = sample_seed("freezes"), .stream = 2};
+    const char *told = getenv("GRADSYNC_FREEZES");
+    uint64_t num_freezes = told ? strtoull(told, NULL, 10) : 1;
+    for (uint64_t i = 0; i < num_freezes; i++) {
+        uint64_t dice = gs_random_u64(drawn, i);
+        lose_rank((int)(dice % WORLD), FREEZES_AMID, (int64_t)((dice >> 8) % 8000) * 1000);
+    }
 }
 
 static void a_wait_behind_an_abort_tells_what_still_moves(void **state) {
@@ -223,6 +239,19 @@ static void a_wait_behind_an_abort_tells_what_still_moves(void **state) {
     gs_ranks_destroy(ranks);
 }
 
+static void a_wait_ends_at_its_deadline_while_who_moves_is_held_up(void **state) {
+    (void)state;
+    if (!HAS_FAILPOINTS) skip();
+    gs_ranks *ranks;
+    gs_status statuses[WORLD];
+    assert_ok(gs_ranks_start(&ranks, "held_up", WORLD, "", NULL));
+    gs_status status = gs_ranks_wait_note(ranks, 0, "returned", gs_deadline_in_seconds(FAR_SECONDS));
+    for (int rank = 0; rank < WORLD; rank++) gs_ranks_signal(ranks, rank, SIGKILL);
+    (void)gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(FAR_SECONDS)).code;
+    gs_ranks_destroy(ranks);
+    assert_ok(status);
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -230,6 +259,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survivors_of_a_kill_take_no_wrong_sum_and_keep_their_numbers),
         cmocka_unit_test(survivors_of_a_frozen_rank_name_it_at_their_deadline),
         cmocka_unit_test(a_wait_behind_an_abort_tells_what_still_moves),
+        cmocka_unit_test(a_wait_ends_at_its_deadline_while_who_moves_is_held_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // Whoever can reach the data port of a rank while ranks look for each other: silent, with garbage,
 // with a hello that is right but for its proof, with a wrong proof. Ranks find each other all the
 // same, and nobody else is among them.
+// Row M4 of docs/faults.md.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,6 +1,7 @@
 // Ranks of four hosts are killed, or frozen, while they add numbers that reveal every contributor:
 // no survivor takes a wrong sum for a right one, each returns with words for who is missing, and
 // has its own numbers still.
+// Row N12 of docs/faults.md.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/fault/summands.h"
 #include "tests/support/asserts.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
@@ -20,7 +22,6 @@
 
 #define WORLD 4
 #define COUNT 320000  // each slice is a segment and a bit
-#define SMALL_COUNT 240
 #define MOST_TURNS 100000
 #define FAR_SECONDS 60.0
 #define NUM_KILLS 12
@@ -53,48 +54,6 @@ static int victim_of(const gs_rank_env *env) {
     return (int)strtol(env->arg, NULL, 10);
 }
 
-// In flight together, in place. The last is small: all of it is there long before the one that it
-// comes behind is done.
-static const size_t counts[] = {SMALL_COUNT, COUNT, SMALL_COUNT};
-#define NUM_SUMS 3
-
-typedef struct summands {
-    float *data[NUM_SUMS];
-    uint64_t seed;  // of the first
-    gs_work works[NUM_SUMS];
-} summands;
-
-static gs_status add_together(comm_rank *self, summands *own, double seconds) {
-    gs_deadline deadline = gs_deadline_in_seconds(seconds);
-    for (int k = 0; k < NUM_SUMS; k++)
-        fill_pattern(own->data[k], GS_FP32, counts[k], own->seed + (uint64_t)k, self->rank, 0);
-    memset(own->works, 0xff, sizeof own->works);  // none that was posted
-    for (int k = 0; k < NUM_SUMS; k++) {
-        gs_collective sum = {.kind = GS_ALLREDUCE,
-                             .send = own->data[k],
-                             .recv = own->data[k],
-                             .count = counts[k],
-                             .dtype = GS_FP32,
-                             .step = (int64_t)own->seed,
-                             .bucket = k};
-        GS_TRY(gs_comm_post(self->comm, &own->works[k], &sum));
-    }
-    for (int k = 0; k < NUM_SUMS; k++) GS_TRY(gs_comm_wait(self->comm, own->works[k], deadline));
-    return gs_ok();
-}
-
-// What is done is the sum of all, what is not is this rank's own. Nothing moves.
-static gs_status check_sums(const comm_rank *self, const summands *own) {
-    for (int k = 0; k < NUM_SUMS; k++) {
-        bool is_done = gs_comm_done(self->comm, own->works[k]);
-        int rank = is_done ? -1 : self->rank;
-        gs_status status = check_pattern(own->data[k], GS_FP32, counts[k], own->seed + (uint64_t)k,
-                                         rank, self->world_size, 0);
-        GS_TRY(gs_status_prefix(status, "sum %d is %s", k, is_done ? "done" : "not done"));
-    }
-    return gs_ok();
-}
-
 static bool is_lost_by(const gs_rank_env *env, loss how) {
     return strstr(env->arg, losses[how]) != NULL;
 }
@@ -109,20 +68,20 @@ static gs_status add_until_it_fails(comm_rank *self, const gs_rank_env *env, sum
     bool is_victim = env->rank == victim_of(env);
     bool stops = is_lost_by(env, FREEZES_BETWEEN_SUMS) && is_victim;
     for (uint64_t i = 0; i < MOST_TURNS; i++) {
-        own->seed = i * NUM_SUMS;
+        own->seed = i * SUMMANDS;
         if (i == 1 && stops) raise(SIGSTOP);
-        gs_status status = add_together(self, own, seconds);
+        gs_status status = summands_add(own, self, seconds);
         if (is_victim && is_lost_by(env, DIES_DONE) && i == 20) raise(SIGKILL);
         if (i == 0) gs_rank_note(env, "adds");
         if (!status.code) {
-            GS_TRY(check_sums(self, own));
+            GS_TRY(summands_check(own, self));
             continue;
         }
         gs_comm_failure seen;
         gs_comm_explain(self->comm, &seen);
         gs_comm_let_go(self->comm, status.message);
         gs_rank_note(env, "over");
-        GS_TRY(check_sums(self, own));
+        GS_TRY(summands_check(own, self));
         if (!is_rightly_accused(env, &seen))
             return gs_error(GS_INTERNAL, "not the one who is gone is accused: %s", status.message);
         return status;
@@ -135,10 +94,10 @@ static gs_status add(const gs_rank_env *env) {
     gs_comm_options options = {.backend = "net"};
     gs_status status = comm_rank_open(&self, env, 0, &options);
     summands own;
-    for (int k = 0; k < NUM_SUMS; k++) own.data[k] = malloc(counts[k] * sizeof *own.data[k]);
+    summands_init(&own, COUNT);
     if (!status.code) status = add_until_it_fails(&self, env, &own);
     comm_rank_close(&self);
-    for (int k = 0; k < NUM_SUMS; k++) free(own.data[k]);
+    summands_release(&own);
     return status;
 }
 

@@ -5,6 +5,8 @@
 #   tests/gpu/run.sh [--sim] [--build DIR]
 #     --sim        against the software machine of tests/cuda_sim, small, as a rehearsal of this script
 #     --build DIR  where to build (default build/gpu, build/gpu-sim)
+#   GRADSYNC_GPU_ARCHIVE=FILE  what tests/gpu/archive.sh has made elsewhere; where it starts nothing is built
+#   OUT=DIR            logs and the table lie below it, in run-logs (else below the build folder)
 #   GRADSYNC_DEBS=DIR  Debian packages that are unpacked below the build folder first, never installed
 #
 # Where libraries of the service are missing only the library is built (GRADSYNC_SERVICE=OFF), and the table says
@@ -16,66 +18,60 @@ while [ $# -gt 0 ]; do
   case $1 in
     --sim) sim=1 ;;
     --build) build=${2:?--build needs a folder}; shift ;;
-    *) sed -n '2,11p' "$0" >&2; exit 64 ;;
+    *) sed -n '2,13p' "$0" >&2; exit 64 ;;
   esac
   shift
 done
 [ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
-started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525}
+started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525} built=''
 . tests/gpu/machine.sh
 find_device tests/gpu/run.sh
 export GRADSYNC_DEMAND_DEVICE=1  # tests/support/test_device.h
-logs=$build/run-logs
+logs=${OUT:-$build}/run-logs
 mkdir -p "$logs" || exit
 
-rows=() failed=0
-row() { rows+=("$(printf '%-34s %-8s %5s  %s' "$1" "$2" "$3" "${4:-}")"); }
-skip() { row "$1" skipped - "$2"; }
-# run NAME LIMIT COMMAND…: 0 passed, else failed; its output goes to a log, the end of which is shown. There is a
-# device here: who finds none (77) has failed too.
-run() {
-  local name=$1 limit=$2 code=0 since=$SECONDS left=$((budget - SECONDS + started))
-  local log=$logs/${name//[^A-Za-z0-9]/_}.log
-  shift 2
-  [ "$left" -gt 5 ] || { row "$name" FAILED 0 "no time left"; failed=1; return 1; }
-  [ "$limit" -lt "$left" ] || limit=$left
-  timeout -k 5 "$limit" "$@" >"$log" 2>&1 || code=$?
-  case $code in
-    0) row "$name" ok $((SECONDS - since)) "$(grep -E '^[0-9]+% tests passed|cases pass$' "$log" | tail -n 1)" ;;
-    *)
-      failed=1
-      local why="exit code $code, $log"
-      [ $code -ne 124 ] || why="over its $limit s"
-      row "$name" FAILED $((SECONDS - since)) "$why"
-      echo "--- $name: exit code $code, the end of $log"
-      tail -n 25 "$log"
-      return 1
-      ;;
-  esac
+device_answers() {
+  [ $sim -eq 1 ] || timeout 20 nvidia-smi -L >/dev/null 2>&1
 }
+# shellcheck source=tests/gpu/steps.sh
+. tests/gpu/steps.sh
+# On every exit, also where a signal ends this.
+# shellcheck disable=SC2317
 table() {
-  echo
-  printf '%-34s %-8s %5s  %s\n' name result secs note
-  printf '%s\n' "${rows[@]}"
-  printf '\n%s\n' "$(date -u +%FT%TZ), $((SECONDS - started)) s in all"
-  printf 'commit: %s\n' "$(say_commit)"
-  printf 'device: %s\n' "$device"
-  printf 'CUDA compiler: %s\n' "$(say_compiler)"
-  printf 'NCCL: %s\n' "$(sed -n 's/^NCCL //p' "$logs"/NCCL*.log 2>/dev/null | head -n 1 | grep . || echo 'not found')"
+  trap - EXIT
+  {
+    echo
+    print_rows
+    printf '\n%s\n' "$(date -u +%FT%TZ), $((SECONDS - started)) s in all"
+    printf 'commit: %s\n' "$(say_commit)"
+    printf 'device: %s\n' "$device"
+    printf 'built: %s\n' "${built:-here, CUDA compiler $(say_compiler)}"
+    printf 'NCCL: %s\n' "$(sed -n 's/^NCCL //p' "$logs"/NCCL*.log 2>/dev/null | head -n 1 | grep . || echo 'not found')"
+    printf 'logs: %s\n' "$logs"
+  } | tee "$logs/table.txt"
 }
+trap table EXIT
+trap 'exit 130' INT TERM HUP
+steps_to_come=14
 
 # ---- the build
-if ! find_libraries || ! find_targets; then
-  row build FAILED 0 "$why"
-  table
+if ! find_libraries; then
+  fail_step libraries 0 "$why"
+  exit 1
+fi
+if use_archive; then
+  row archive ok - "$built"
+  steps_to_come=$((steps_to_come - 1))
+elif [ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && { echo "$why: building"; ! has nvcc; }; then
+  fail_step archive 0 "$why, and there is no nvcc"
+  exit 1
+elif ! find_targets; then
+  fail_step build 0 "$why"
   exit 1
 fi
 # Tests of the library and the trainer that run on a device as well, where cmocka is there.
 [ "$service" = OFF ] || ! pkg-config --exists cmocka || targets+=(device_tests)
-if ! run build 330 bash -c "$(build_command "${targets[@]}")"; then
-  table
-  exit 1
-fi
+[ -n "$built" ] || run build 330 bash -c "$(build_command "${targets[@]}")" || exit 1
 [ "$service" = ON ] || skip "the service, its tests, quickstart" "not installed: ${missing[*]}"
 
 # ---- tests
@@ -84,11 +80,11 @@ as_gpu=(env GRADSYNC_TEST_DEVICE=cuda:0)
 in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout "$2" -j 4 -L '^gpu$' "${@:3}"; }
 ctest_has() { [ "$(ctest --test-dir "$build" -N -L '^gpu$' "$@" | sed -n 's/^Total Tests: //p')" != 0 ]; }
 
-families=()
-[ $sim -eq 0 ] || families=(loss)  # the others are CTest's: every thread is slow there
-run "kernels = CPU twins" 200 "$bin/gpu_kernels" "${families[@]}"
+families=(attention matmul layernorm loss optim reduce embedding batchnorm activation elementwise low_rank quantize residuals)
+[ $sim -eq 0 ] || families=(loss quantize)  # the others are CTest's: every thread is slow there
+run_beside "kernels = CPU twins" 200 4 "${families[@]}" -- "$bin/gpu_kernels"
 run "every kernel has a case" 10 "$bin/gpu_kernels" --slots
-[ $sim -eq 1 ] || run "products without cuBLASLt" 60 env GRADSYNC_CUBLASLT=/nonexistent "$bin/gpu_kernels" matmul
+[ $sim -eq 1 ] || run "products without cuBLASLt" 60 env GRADSYNC_OWN_PRODUCTS=1 GRADSYNC_CUBLASLT=/nonexistent "$bin/gpu_kernels" matmul
 if [ -x "$build/bin/gradsync-conformance" ]; then
   run "GPT-2 vectors, fp32" 90 "${as_gpu[@]}" "$build/bin/gradsync-conformance" gpt2 tests/golden/gpt2_tiny.safetensors
   run "MLP vectors, fp32" 120 "${as_gpu[@]}" "$build/bin/gradsync-conformance" train-mlp tests/golden/ddp_mlp/*.safetensors
@@ -97,7 +93,11 @@ else
   skip "GPT-2 and MLP vectors" "not installed: $(printf '%s ' "${missing[@]}")$(pkg-config --exists cmocka || echo libcmocka)"
 fi
 others='^gpu_kernels|^gpu_nccl|^conformance'
-if ctest_has -E "$others"; then
+if [ -n "$built" ]; then
+  for test in gpu_device gpu_models; do
+    if [ -x "$bin/$test" ]; then run "$test" 120 "$bin/$test"; else skip "$test" "not in this archive"; fi
+  done
+elif ctest_has -E "$others"; then
   in_ctest "device contract, library, trainer" 200 -E "$others"
 else
   skip "device contract, library, trainer" "no such tests in this build (cmocka, or the service, is missing)"
@@ -166,5 +166,4 @@ else
   checked racecheck 120 attention layernorm loss batchnorm matmul
   checked synccheck 60 attention layernorm
 fi
-table
 exit $failed

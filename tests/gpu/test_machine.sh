@@ -73,3 +73,35 @@ pack "$work/libc-debs/libc6.deb" "$work/libc"
 refused "$work/libc-debs" "libc6 is among the packages"
 echo nonsense >"$work/broken/broken.deb"
 refused "$work/broken" "broken.deb cannot be unpacked" 2>/dev/null
+
+# cuBLASLt that only a Python package has, in either of its layouts; a name that was given stays.
+mkdir -p "$work/python/nvidia/cu13/lib"
+touch "$work/python/nvidia/cu13/lib/libcublasLt.so.$cublaslt_major"
+(
+  # shellcheck disable=SC2317
+  ldconfig() { :; }
+  unset GRADSYNC_CUBLASLT
+  export PYTHONPATH=$work/python
+  find_cublaslt
+  [ "${GRADSYNC_CUBLASLT:-}" = "$work/python/nvidia/cu13/lib/libcublasLt.so.$cublaslt_major" ] || fail "a Python package's cuBLASLt is not found"
+  GRADSYNC_CUBLASLT=/mine
+  find_cublaslt
+  [ "$GRADSYNC_CUBLASLT" = /mine ] || fail "a library that was named is passed over"
+) || exit
+
+# An archive is taken where its programs start, and refused with the reason where they do not.
+archive() { # CODE
+  rm -rf "$work/gradsync-gpu"
+  mkdir -p "$work/gradsync-gpu/tests"
+  printf '#!/bin/sh\necho too old a library\nexit %d\n' "$1" >"$work/gradsync-gpu/tests/gpu_kernels"
+  chmod +x "$work/gradsync-gpu/tests/gpu_kernels"
+  printf 'commit: x\nservice: OFF\n' >"$work/gradsync-gpu/BUILT"
+  tar -C "$work" -cJf "$work/archive.tar.xz" gradsync-gpu
+}
+export GRADSYNC_GPU_ARCHIVE=$work/archive.tar.xz
+archive 0
+(use_archive && [ "$service" = OFF ] && [ "$build" = "$work/build/archive/gradsync-gpu" ]) || fail "an archive that starts is refused"
+archive 1
+why=
+! use_archive || fail "an archive that does not start is taken"
+[[ $why == *"does not start here: too old a library"* ]] || fail "refused with: $why"

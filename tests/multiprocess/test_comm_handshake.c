@@ -1,4 +1,5 @@
 // Ranks that cannot share memory find out together, with the reason in words, and at once.
+// Row N13 of docs/faults.md.
 #include <errno.h>
 #include <sched.h>
 #include <setjmp.h>

@@ -217,13 +217,47 @@ static gs_status refuse(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"integers", add_integers}, {"wild", add_wild},
+// Of a part: as many ranks as are to be in it, and their sum.
+static gs_status check_part(gs_comm *part, int wanted, float expected) {
+    float mine = (float)(1 << gs_comm_world_rank(part, gs_comm_rank(part))), sum = 0;
+    if (gs_comm_world_size(part) != wanted)
+        return gs_error(GS_INTERNAL, "a part of %d ranks, not of %d", gs_comm_world_size(part), wanted);
+    const gs_collective one = {.kind = GS_ALLREDUCE, .send = &mine, .recv = &sum, .count = 1, .dtype = GS_FP32, .bucket = -1};
+    GS_TRY(gs_comm_run(part, &one, soon()));
+    return sum == expected ? gs_ok() : gs_error(GS_DATA_LOSS, "a sum of %g, not %g, over %s", (double)sum, (double)expected, gs_comm_backend_name(part));
+}
+
+// Who shares memory, and no other rank of the machine; then parts that cross hosts.
+static gs_status split_parts(const gs_rank_env *env) {
+    comm_rank self;
+    gs_comm *host = NULL, *across = NULL;
+    int on_host = 0, same_color = 0;
+    float host_sum = 0, across_sum = 0;
+    for (int r = 0; r < env->world_size; r++) {
+        bool is_near = env->arg[r] == env->arg[env->rank], is_alike = r % 2 == env->rank % 2;
+        on_host += is_near, same_color += is_alike;
+        host_sum += is_near ? (float)(1 << r) : 0, across_sum += is_alike ? (float)(1 << r) : 0;
+    }
+    gs_status status = open_rank(&self, env, 4096, env->arg[strlen(env->arg) - 1] == '~' ? "net" : "hosts");
+    if (!status.code)
+        status = gs_comm_split(&host, self.comm, &(gs_comm_split_options){.by_host = true, .name = "host"}, soon());
+    if (!status.code) status = gs_status_prefix(check_part(host, on_host, host_sum), "by host");
+    if (!status.code)
+        status = gs_comm_split(&across, self.comm, &(gs_comm_split_options){.color = env->rank % 2}, soon());
+    if (!status.code) status = gs_status_prefix(check_part(across, same_color, across_sum), "by colour");
+    gs_comm_destroy(host);
+    gs_comm_destroy(across);
+    comm_rank_close(&self);
+    return status;
+}
+
+static const gs_rank_body bodies[] = {{"integers", add_integers}, {"wild", add_wild}, {"parts", split_parts},
                                       {"tree", add_along_tree},   {"refuse", refuse},
                                       {0}};
 
 static void expect_ok(const char *body, const char *shape) {
     print_message("%s: %s\n", body, shape);
-    int world_size = (int)strcspn(shape, "-");
+    int world_size = (int)strcspn(shape, "-~");
     assert_ok(gs_ranks_run(body, world_size, shape, gs_deadline_in_seconds(120)));
 }
 
@@ -260,6 +294,14 @@ static void sums_along_a_tree_have_the_bits_of_one_host(void **state) {
     expect_ok("tree", "abcab");
 }
 
+static void parts_are_of_those_who_share_memory(void **state) {
+    (void)state;
+    expect_ok("parts", "aabb");
+    expect_ok("parts", "abba");
+    expect_ok("parts", "abcab");
+    expect_ok("parts", "aab~");
+}
+
 static void hosts_that_need_no_two_levels_are_refused(void **state) {
     (void)state;
     gs_status status = gs_ranks_run("refuse", 2, "aa", gs_deadline_in_seconds(60));
@@ -277,6 +319,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(integers_add_up_on_hosts_of_any_shape),
         cmocka_unit_test(sums_are_in_the_order_of_hosts_however_they_are_cut),
         cmocka_unit_test(sums_along_a_tree_have_the_bits_of_one_host),
+        cmocka_unit_test(parts_are_of_those_who_share_memory),
         cmocka_unit_test(hosts_that_need_no_two_levels_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

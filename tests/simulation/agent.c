@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/checkpoint/life_sign.h"
 #include "tests/simulation/fences.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/people.h"
@@ -11,7 +12,6 @@
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
 #define ALONE_NS SECONDS
-#define UNSEEN_NS (4 * SECONDS)
 #define SHARES 0.25  // the host of another
 #define GRACE_NS (30 * SECONDS)  // of trainers, when it is told to leave
 
@@ -33,6 +33,7 @@ static void say_hello(sim_world *world, sim_peer *peer) {
                               .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving,
                               .takes_cadence = !world->is_of_before};
     hello->looks_out = true;
+    hello->seen = peer_seen(peer);
     hello->devices.per_slot = 1;
     hello->running = calloc(MAX_SLOTS, sizeof *hello->running);
     for (int i = 0; i < agent->num_slots; i++) {
@@ -90,6 +91,11 @@ static void describe(sim_world *world, sim_agent *agent, const sim_trainer *trai
 
 static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
     sim_agent *agent = of(peer);
+    if (item->agent_order == GS_TELL_AGENT_WELCOME) {  // behind the orders to kill
+        agent->stood_ns = 0;
+        peer_see(peer, item);
+        return;
+    }
     if (item->agent_order == GS_TELL_START_RANK) {
         start_rank(world, agent, item);
         return;
@@ -130,7 +136,7 @@ static void look(sim_world *world, sim_agent *agent) {
     for (int i = 0; i < agent->num_slots; i++) {
         sim_trainer *trainer = agent->slots[i];
         if (!trainer) continue;
-        fences_sign(world, trainer->peer.job, trainer->generation);
+        if (world->now_ns >= agent->room_back_ns) fences_sign(world, trainer->peer.job, trainer->generation);
         if (!fences_are_above(world, trainer->peer.job, trainer->launch_cluster, trainer->generation)) continue;
         world_tell(world, "%s: others have taken the place of trainer %d", agent->name, trainer->number);
         trainer_kill(world, trainer, 9);
@@ -146,9 +152,20 @@ static void look_out(sim_world *world, sim_agent *agent) {
     bool is_alone = world->now_ns - agent->heard_ns >= ALONE_NS;
     if (is_alone && world->now_ns >= agent->disk_back_ns) look(world, agent);
     int64_t known_ns = !agent->holds && agent->heard_ns > agent->seen_ns ? agent->heard_ns : agent->seen_ns;
-    bool holds = is_alone && world->now_ns - known_ns >= UNSEEN_NS;
+    bool holds = is_alone && world->now_ns - known_ns >= GS_LIFE_UNSEEN_NS;
     if (holds != agent->holds) world_tell(world, holds ? "%s has its trainers stand still" : "%s lets its trainers go on", agent->name);
     agent->holds = holds;
+    if (!holds && (!agent->stood_ns || agent->seen_ns >= agent->stood_ns)) agent->pulse_ns = world->now_ns;
+}
+
+// What it has from the coordinator may be from before it stood still.
+static void wake_up(sim_world *world, sim_agent *agent) {
+    if (agent->is_dead || !peer_moves(world, &agent->peer)) return;
+    if (world->now_ns - agent->turned_ns >= GS_LIFE_UNSEEN_NS) {
+        agent->stood_ns = agent->heard_ns = world->now_ns;
+        if (peer_hears(world, &agent->peer)) say_hello(world, &agent->peer);
+    }
+    agent->turned_ns = world->now_ns;
 }
 
 void agent_lose_disk(sim_world *world, sim_agent *agent, int64_t ns) {
@@ -156,10 +173,16 @@ void agent_lose_disk(sim_world *world, sim_agent *agent, int64_t ns) {
         if (agent_is_beside(world->agents[i], agent)) world->agents[i]->disk_back_ns = world->now_ns + ns;
 }
 
+void agent_lose_room(sim_world *world, sim_agent *agent, int64_t ns) {
+    for (int i = 0; i < world->num_agents; i++)
+        if (agent_is_beside(world->agents[i], agent)) world->agents[i]->room_back_ns = world->now_ns + ns;
+}
+
 static void beat(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_agent *agent = world->agents[index];
     if (agent->is_leaving && !agent->is_dead && is_done(agent)) agent_kill(world, agent, agent->away_ns);
+    wake_up(world, agent);
     look_out(world, agent);
     if (peer_hears(world, &agent->peer) && peer_moves(world, &agent->peer)) {
         gs_engine_event event = peer_event(&agent->peer, GS_ON_AGENT_HEARTBEAT, -1);
@@ -175,7 +198,8 @@ static void begin_life(sim_world *world, sim_agent *agent) {
     agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = agent->line,
                              .incarnation = dice_roll(&world->dice) | 1};
     agent->is_dead = agent->is_leaving = agent->holds = false;
-    agent->heard_ns = world->now_ns;
+    agent->heard_ns = agent->turned_ns = agent->pulse_ns = world->now_ns;
+    agent->stood_ns = 0;
     peer_create(world, &agent->peer);
 }
 

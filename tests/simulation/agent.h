@@ -25,13 +25,17 @@ struct sim_agent {
     int64_t heard_ns;      // of its coordinator, last
     int64_t seen_ns;       // that the directories of its trainers are not closed to them, last
     int64_t disk_back_ns;  // until then its host does not see them
+    int64_t room_back_ns;  // until then its host sees them, and cannot write there
     bool holds;            // its trainers stand still
+    int64_t turned_ns, stood_ns;  // its last turn; when it woke up behind a standstill, until it is welcome: 0
+    int64_t pulse_ns;      // when it knew last that no others have taken the place of its trainers
     int64_t away_ns;  // when it leaves: until it is started again
 };
 
 void agent_create(sim_world *world, int index, int64_t joins_after_ns);
 void agent_destroy(sim_agent *agent);
 void agent_lose_disk(sim_world *world, sim_agent *agent, int64_t ns);
+void agent_lose_room(sim_world *world, sim_agent *agent, int64_t ns);
 bool agent_is_beside(const sim_agent *agent, const sim_agent *other);  // on one host; or the same
 // A process of it has ended.
 void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal);

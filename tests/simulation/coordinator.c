@@ -55,7 +55,7 @@ struct sim_coordinator {
     held_event *held, **held_end;
 };
 
-static gs_timing sim_timing(void) {
+static gs_timing timing_of(const sim_world *world) {
     gs_timing timing = gs_timing_default;
     timing.tick_ns = 100 * MILLISECONDS;
     timing.heartbeat_ns = 400 * MILLISECONDS;
@@ -73,7 +73,7 @@ static gs_timing sim_timing(void) {
     timing.hello_ns = 20 * SECONDS;
     timing.save_ns = 30 * SECONDS;
     timing.drain_ns = 10 * SECONDS;
-    timing.orphan_ns = ORPHAN_NS;
+    timing.orphan_ns = world->orphan_ns;
     timing.absent_ns = 8 * SECONDS;
     timing.longest_pace_ns = 0;
     timing.series_keep_ns = 4 * SECONDS;
@@ -146,10 +146,9 @@ static void fill_member_item(sim_item *item, const gs_effect *effect) {
         snprintf(item->plan_hash, sizeof item->plan_hash, "%s", message->facts->hash);
 }
 
-static void fill_agent_item(const sim_world *world, sim_item *item, const gs_effect *effect) {
+static void fill_agent_item(sim_item *item, const gs_effect *effect, const gs_state *state) {
     const gs_agent_message *message = &effect->agent_message;
     item->is_for_agent = true;
-    snprintf(item->cluster, sizeof item->cluster, "%s", coordinator_state(world)->cluster.id);
     item->agent_order = message->order;
     item->slot = message->slot;
     item->incarnation = message->incarnation;
@@ -160,7 +159,7 @@ static void fill_agent_item(const sim_world *world, sim_item *item, const gs_eff
     item->job = effect->job->id;
     item->incarnation = effect->member->incarnation;
     item->launch_token = effect->member->launch_token;
-    item->last_generation = coordinator_state(world)->generations.next - 1;
+    item->last_generation = state->generations.next - 1;
     item->target = effect->job->spec.steps.target;
     item->save_every = effect->job->spec.checkpoint.every_steps;
     if (!message->resume) return;
@@ -176,8 +175,13 @@ static void perform_item(sim_world *world, const gs_effect *effect) {
         return;
     }
     sim_item item = {0};
+    const gs_cluster *cluster = &coordinator_state(world)->cluster;
+    item.request = call->request;
+    snprintf(item.cluster, sizeof item.cluster, "%s", cluster->id);
+    item.epoch = cluster->epoch;
+    item.life = cluster->life;
     if (effect->kind == GS_DO_TELL_MEMBER) fill_member_item(&item, effect);
-    else fill_agent_item(world, &item, effect);
+    else fill_agent_item(&item, effect, coordinator_state(world));
     peer_item(world, &call->caller, &item);
 }
 
@@ -415,7 +419,7 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     (void)what;
     sim_coordinator *coordinator = world->coordinator;
     if (coordinator->engine) return;
-    gs_timing timing = sim_timing();
+    gs_timing timing = timing_of(world);
     coordinator->engine = rows_wake_engine(world, &timing);
     if (!coordinator->engine) {
         world_tell(world, "coordinator: it cannot start");

@@ -27,6 +27,7 @@ typedef struct sim_answer {
 } sim_answer;
 
 typedef struct sim_item {
+    uint64_t request;  // the Hello whose stream it is on: who has said another takes it no more
     bool is_for_agent;
     gs_member_order member_order;
     gs_agent_order agent_order;
@@ -35,6 +36,8 @@ typedef struct sim_item {
     int64_t begun_ns;  // its run
     int rank, world_size, slot;
     char cluster[GS_CLUSTER_NAME_LEN];  // whose coordinator it is
+    uint32_t epoch;                     // of its start
+    uint64_t life;                      // the same
     bool send_params, kill, save;
     int64_t base_step, resume_step, target, save_every, grace_ns;
     char plan_hash[GS_DIGEST_TEXT_LEN];

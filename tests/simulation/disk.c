@@ -26,6 +26,7 @@ typedef struct disk_work {
     char cluster[GS_CLUSTER_NAME_LEN];  // that looks for it
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned; of the job's checkpoints, as it was asked
     size_t num_known;
+    gs_job_savers savers;  // what others left, and nobody told of, is not the job's
     gs_status status;
     struct disk_work *next;
 } disk_work;
@@ -91,6 +92,8 @@ void disk_destroy(sim_world *world) {
 
 void disk_slow(sim_world *world, int64_t extra_ns) { world->disk->extra_ns = extra_ns; }
 
+bool disk_is_well(sim_world *world) { return !world->disk->extra_ns && rows_trouble_of(world)->reads_fail <= 0; }
+
 static gs_write_lane lane_of(gs_effect_kind kind) {
     if (kind <= GS_DO_PRUNE_KEYS) return GS_LANE_ROWS;
     bool is_bulk = kind == GS_DO_VERIFY || kind == GS_DO_REMOVE_CHECKPOINT || kind == GS_DO_PURGE;
@@ -108,6 +111,7 @@ static gs_status read_checkpoint(sim_world *world, const disk_work *work) {
     if (!file) return gs_error(GS_NOT_FOUND, "%s: no such checkpoint", work->row.directory);
     // Parts are looked at without reading them.
     bool reads_all = work->kind == GS_DO_VERIFY;
+    if (!reads_all && !gs_job_savers_include(work->savers, file->generation, file->step)) return gs_error(GS_DATA_LOSS, "%s: of an older generation", work->row.directory);
     return reads_all && file->is_damaged ? gs_error(GS_DATA_LOSS, "%s: digest", work->row.directory) : gs_ok();
 }
 
@@ -188,7 +192,8 @@ static size_t collect(const sim_world *world, const disk_work *work, const char 
     if (work->status.code) return 0;
     if (work->kind == GS_DO_FIND_DIRECTORIES) {
         for (const saved_file *file = world->files; file && count < MAX_NAMES; file = file->next) {
-            if (file->job == work->row.job && !is_known(work, file->directory)) names[count++] = file->directory;
+            bool is_its = file->job == work->row.job && gs_job_savers_include(work->savers, file->generation, file->step);
+            if (is_its && !is_known(work, file->directory)) names[count++] = file->directory;
         }
     } else if (work->kind == GS_DO_CHECK_CHECKPOINTS) {
         for (size_t i = 0; i < work->num_known && count < MAX_NAMES; i++) {
@@ -309,6 +314,7 @@ void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, cons
     work->ticket = effect->ticket;
     row_write_fill(world, &work->row, effect, state);
     if (effect->kind == GS_DO_LOOK_AT_PARTS) work->all_reported = effect->all_reported;
+    if (effect->job) work->savers = gs_job_savers_of(effect->job);
     if (effect->kind == GS_DO_LOOK_FOR_LIFE) {
         work->look = effect->life;
         snprintf(work->cluster, sizeof work->cluster, "%s",

@@ -14,6 +14,7 @@ void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, cons
 // The process that asked is dead: what was not begun is lost, what was being done is done or not.
 void disk_crash(sim_world *world, bool power_failed);
 
+bool disk_is_well(sim_world *world);  // neither slow nor unreadable
 void disk_slow(sim_world *world, int64_t extra_ns);        // each write; 0: as usual
 
 #endif

@@ -12,6 +12,7 @@
 #include "tests/simulation/rows.h"
 
 #define MOST_FAULTS 8
+#define LONGEST_STAND (100 * SECONDS)
 
 static sim_trainer *any_trainer(sim_world *world) {
     int count = 0;
@@ -101,11 +102,22 @@ static void close_and_cut(sim_world *world) { close_and_cut_of(world, any_agent(
 
 static void suspend_agent(sim_world *world, sim_agent *agent, int64_t ns, bool with_trainers) {
     if (agent->is_dead) return;
+    if (ns > LONGEST_STAND) ns = LONGEST_STAND;  // everybody is back before the world ends
     world_tell(world, "%s stands still for %.1f s%s", agent->name, (double)ns / 1e9, with_trainers ? ", with its trainers" : "");
     peer_suspend(world, &agent->peer, ns);
     for (int i = 0; i < agent->num_slots && with_trainers; i++) {
         if (agent->slots[i]) trainer_suspend(world, agent->slots[i], ns);
     }
+}
+
+// It stands still, with its trainers or without, for longer than it takes others to come, behind a network that is cut.
+static void suspend_and_cut(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    int64_t ns = 20 * SECONDS + dice_delay_ns(&world->dice, 30 * SECONDS);
+    if (agent->is_dead) return;
+    if (dice_chance(&world->dice, 0.5)) close_and_cut_of(world, agent);
+    else cut(world, agent, cut_ns(world));
+    suspend_agent(world, agent, ns, dice_chance(&world->dice, 0.3));
 }
 
 // The checkpoints lie where its host does not get any more, with the coordinator or without.
@@ -116,6 +128,15 @@ static void lose_sight(sim_world *world) {
     agent_lose_disk(world, agent, ns);
     if (dice_chance(&world->dice, 0.5)) close_and_cut_of(world, agent);
     else if (dice_chance(&world->dice, 0.7)) cut(world, agent, cut_ns(world));
+}
+
+// What is full takes no sign that they live, and shows its fence.
+static void fill_checkpoints(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    int64_t ns = cut_ns(world);
+    world_tell(world, "%s has no room where checkpoints lie for %.1f s", agent->name, (double)ns / 1e9);
+    agent_lose_room(world, agent, ns);
+    if (dice_chance(&world->dice, 0.8)) close_and_cut_of(world, agent);
 }
 
 // A worker, with its trainers or without; or a host, with all that is on it.
@@ -312,6 +333,11 @@ static void repeat(sim_world *world) {
     trainer_repeat_itself(world, trainer);
 }
 
+static void lie_of_steps(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (trainer && trainer->state == TRAINER_RUNNING) trainer_lie(world, trainer);
+}
+
 static void forge(sim_world *world) {
     sim_trainer *trainer = any_trainer(world);
     if (!trainer) return;
@@ -423,12 +449,12 @@ static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
     {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
     {cut_host, 2},       {cut_in_turn, 2},         {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 3},
-    {lose_sight, 3},     {slow_rank, 1},
+    {lose_sight, 3},     {suspend_and_cut, 2},     {fill_checkpoints, 2},    {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {mistake_directory, 2},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
-    {repeat, 1},             {forge, 1},         {lose_host, 2},
+    {repeat, 1},             {lie_of_steps, 1}, {forge, 1},         {lose_host, 2},
     {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},            {lose_files, 2},          {lose_what_is_recorded, 1},
 };
 

@@ -28,6 +28,8 @@ void fences_raise(sim_world *world, uint64_t job, const char *cluster, uint32_t 
         world->fences = fence;
     }
     if (!strcmp(fence->cluster, cluster) && fence->generation > generation) return;
+    bool is_new = fence->generation != generation || strcmp(fence->cluster, cluster) != 0;
+    if (is_new) fence->raised_ns = world->now_ns;
     snprintf(fence->cluster, sizeof fence->cluster, "%s", cluster);
     fence->generation = generation;
 }
@@ -35,6 +37,11 @@ void fences_raise(sim_world *world, uint64_t job, const char *cluster, uint32_t 
 bool fences_are_above(const sim_world *world, uint64_t job, const char *cluster, uint32_t generation) {
     const job_fence *fence = find(world, job);
     return fence && generation && (strcmp(fence->cluster, cluster) || fence->generation > generation);
+}
+
+int64_t fences_raised_ns(const sim_world *world, uint64_t job) {
+    const job_fence *fence = find(world, job);
+    return fence ? fence->raised_ns : 0;
 }
 
 void fences_sign(sim_world *world, uint64_t job, uint32_t generation) {

@@ -129,7 +129,7 @@ static void step(sim_world *world, uint64_t id, void *what) {
     }
     for (int i = 0; i < group->num_members; i++) {
         const sim_trainer *member = group->members[i];
-        if (trainer_moves(world, member) && member->agent->holds) {
+        if (trainer_moves(world, member) && !trainer_is_led(world, member)) {
             group_try_to_step(world, group);
             return;
         }
@@ -148,7 +148,7 @@ static void step(sim_world *world, uint64_t id, void *what) {
     if (first->applied_step >= first->target) leave_together(world, group, GS_BYE_TARGET_REACHED, 0, "final");
     else if (has_no_data(world, group)) leave_together(world, group, GS_BYE_DATA_ENDED, 0, "final");
     else if (group->drains) leave_together(world, group, GS_BYE_DRAINED, 0, "stop");
-    else if (group_is_orphaned(world, group, ORPHAN_NS)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
+    else if (group_is_orphaned(world, group, world->orphan_ns)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
     else {
         switch_plan(group);
         if (first->save_every > 0 && first->applied_step % first->save_every == 0)

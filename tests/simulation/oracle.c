@@ -14,8 +14,11 @@
 #include "tests/simulation/trainer.h"
 #include "tests/simulation/verdicts.h"
 
+#define OLD_COPY_STAYS (2 * SECONDS)
+
 struct sim_oracle {
     char finding[400];
+    int64_t old_copy_ns;  // since when the coordinator knows that its database is one; 0: it is none
 };
 
 void oracle_create(sim_world *world) {
@@ -89,13 +92,27 @@ static void check_ready(sim_world *world, const gs_run *run) {
 static void check_jobs(sim_world *world, const gs_state *state) {
     for (size_t i = 0; i < state->jobs.count; i++) {
         const gs_job *job = state->jobs.items[i];
-        if (job->step > sets_reached(world, job->id))
+        if (job->step > sets_reached(world, job->id) && !sets_have_liar(world, job->id))
             oracle_fail(world, "job %s is at step %" PRId64 ", and no rank came further than step %" PRId64, job->id_text, job->step,
                         sets_reached(world, job->id));
         // The run of an adopted job begins when that is durable.
         const gs_run *run = gs_job_is_unrecorded(job) ? NULL : job->run;
         for (int m = 0; run && m < run->num_members; m++) check_member(world, state, &run->members[m]);
     }
+}
+
+// A disk that lied has lost a life, and workers have heard of it: that process ends, and people adopt what runs from an empty directory.
+// Here it stays a moment, so that it shows whether it touches anything, and the history ends.
+static bool is_old_copy(const sim_world *world) {
+    const gs_state *state = coordinator_state(world);
+    return state && state->cluster.is_old_copy;
+}
+
+static void check_old_copy(sim_world *world, const gs_effect *effect) {
+    bool touches = effect->kind == GS_DO_TELL_AGENT &&
+                   (effect->agent_message.order == GS_TELL_START_RANK || effect->agent_message.order == GS_TELL_STOP_RANK);
+    if (touches && is_old_copy(world))
+        oracle_fail(world, "a database that is an old copy has %s start or end a trainer", effect->agent->name);
 }
 
 void oracle_see_event(sim_world *world, const gs_engine_event *event) {
@@ -114,6 +131,7 @@ void oracle_see_effect(sim_world *world, const gs_effect *effect) {
     sets_see_effect(world, effect);
     verdicts_see_effect(world, effect);
     standing_see_effect(world, effect);
+    check_old_copy(world, effect);
     if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_start(world, effect->member);
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_START) check_ready(world, effect->run);
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_GO && effect->run->phase != GS_RUN_TRAINING &&
@@ -124,6 +142,9 @@ void oracle_see_effect(sim_world *world, const gs_effect *effect) {
 void oracle_check_state(sim_world *world) {
     const gs_state *state = coordinator_state(world);
     if (!state) return;
+    if (is_old_copy(world) && !sets_have_lost_numbers(world)) oracle_fail(world, "a database that has lost nothing is called an old copy");
+    if (!is_old_copy(world)) world->oracle->old_copy_ns = 0;
+    else if (!world->oracle->old_copy_ns) world->oracle->old_copy_ns = world->now_ns;
     sets_judge_settlements(world);
     check_slots(world, state);
     check_jobs(world, state);
@@ -183,7 +204,8 @@ static bool all_ended(const sim_world *world) {
 }
 
 bool oracle_is_done(const sim_world *world) {
-    return world->oracle->finding[0] || (world->is_calm && all_ended(world));
+    int64_t since_ns = world->oracle->old_copy_ns;
+    return world->oracle->finding[0] || (world->is_calm && all_ended(world)) || (since_ns && world->now_ns - since_ns > OLD_COPY_STAYS);
 }
 
 static void tell_unended(sim_world *world, const gs_job *job) {

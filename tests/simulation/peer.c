@@ -1,5 +1,6 @@
 #include "tests/simulation/peer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define LATENCY_NS (MILLISECONDS)
@@ -17,6 +18,14 @@ static sim_peer *find_peer(sim_world *world, uint64_t id) {
 bool peer_hears(const sim_world *world, const sim_peer *peer) {
     return !peer->is_gone && peer->connection && peer->life == coordinator_life(world);
 }
+
+void peer_see(sim_peer *peer, const sim_item *welcome) {
+    snprintf(peer->seen_cluster, sizeof peer->seen_cluster, "%s", welcome->cluster);
+    peer->seen_epoch = welcome->epoch;
+    peer->seen_life = welcome->life;
+}
+
+gs_seen_life peer_seen(const sim_peer *peer) { return (gs_seen_life){peer->seen_cluster, peer->seen_epoch, peer->seen_life}; }
 
 static bool is_cut(const sim_line *line) { return line->to_coordinator_down || line->from_coordinator_down; }
 
@@ -277,8 +286,8 @@ static void hand_over(sim_world *world, uint64_t id, void *what) {
         world_after(world, peer->items_held_ns - world->now_ns, hand_over, id, sent);
         return;
     }
-    if (sent->is_item) peer->ops->item(world, peer, &sent->item);
-    else peer->ops->answer(world, peer, &sent->answer);
+    if (sent->is_item && sent->item.request == peer->stream_request) peer->ops->item(world, peer, &sent->item);
+    else if (!sent->is_item) peer->ops->answer(world, peer, &sent->answer);
     free(sent);
 }
 

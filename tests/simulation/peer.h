@@ -9,8 +9,6 @@
 
 #include "tests/simulation/coordinator.h"
 
-#define ORPHAN_NS (30 * SECONDS)
-
 typedef struct sim_line {
     bool to_coordinator_down, from_coordinator_down;
     int64_t cut_ns;  // since when either is; 0: neither
@@ -39,11 +37,16 @@ struct sim_peer {
     int64_t last_one_way;                     // number of the newest that was heard
     int64_t num_one_way;
     uint64_t last_request, stream_request;
+    char seen_cluster[GS_CLUSTER_NAME_LEN];  // of the coordinator that has welcomed it last; "": none
+    uint32_t seen_epoch;
+    uint64_t seen_life;
     sim_peer *next;
 };
 
 void peer_create(sim_world *world, sim_peer *peer);  // and it looks for the coordinator
 void peer_end(sim_world *world, sim_peer *peer);     // its process dies
+void peer_see(sim_peer *peer, const sim_item *welcome);
+gs_seen_life peer_seen(const sim_peer *peer);  // its text is the peer's
 bool peer_hears(const sim_world *world, const sim_peer *peer);
 
 // Sends the event (taken) as a call, a stream or one way. Returns the number of the request; 0: one way, or there is no connection.

@@ -87,7 +87,6 @@ static void release(sim_world *world, sim_wish *wish, bool goes_back) {
     event.release.job = wish->job_text;
     if (goes_back) event.release.step = any_step(world, wish);
     world_tell(world, "people give up who is out of reach of %s, from step %lld on", wish->name, (long long)event.release.step);
-    if (event.release.step) promises_named(world, wish->job, event.release.step);
     sets_given_up(world, wish->job);
     wish->release_request = peer_call(world, &world->people->peer, &event);
 }

@@ -25,9 +25,9 @@ import tempfile
 from plants import BUGS, SOON
 
 SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*.c", "coordinator/engine/*.c",
-           "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "coordinator/store/job_store.c", "coordinator/store/row_work.c",
-           "coordinator/store/set_aside.c", "coordinator/store/stored.c", "coordinator/store/transaction.c",
-           "coordinator/store/work.c", "coordinator/store/wal_check.c", "core/*.c", "rpc/schema/*.c", "rpc/plan/*.c", "rpc/json/*.c"]
+           "coordinator/engine/*/*.c", "coordinator/store/database/*.c", "coordinator/store/record/*.c", "coordinator/store/job_store.c",
+           "coordinator/store/row_work.c", "coordinator/store/stored.c", "coordinator/store/transaction.c",
+           "coordinator/store/work.c", "core/*.c", "rpc/schema/*.c", "rpc/plan/*.c", "rpc/json/*.c"]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-DGS_GENERATION_BLOCK=2", "-O2", "-I."]
 LIBRARIES = ["-Wl,--wrap=gs_now_ns", "-ljson-c", "-lsqlite3", "-lxxhash", "-lm", "-lpthread"]
 FIRST = 2000  # histories; those that these do not show are looked for in more when all others have been

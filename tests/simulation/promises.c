@@ -10,6 +10,7 @@
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/rows.h"
+#include "tests/simulation/sets.h"
 
 #define MAX_JOBS 512
 #define MAX_SAVES_KEPT 64
@@ -30,6 +31,7 @@ typedef struct acknowledged_save {
     char directory[GS_CHECKPOINT_NAME_LEN];
     int64_t step;
     bool is_damaged;  // nobody has to start from it any more
+    char cluster[GS_CLUSTER_NAME_LEN];  // whose coordinator has acknowledged it
 } acknowledged_save;
 
 typedef struct promised_job {
@@ -142,10 +144,8 @@ void promises_find_rows(sim_world *world, promised_rows (*find_rows)(const sim_w
     }
 }
 
-void promises_named(sim_world *world, uint64_t id, int64_t step) {
-    promised_job *job = know(world, id);
-    job->named_steps[job->num_named++ % MAX_NAMED] = step;
-}
+// And the coordinator has taken that word.
+static void note_named(promised_job *job, int64_t step) { job->named_steps[job->num_named++ % MAX_NAMED] = step; }
 
 static bool was_named(const promised_job *job, int64_t step) {
     for (int i = 0; i < job->num_named && i < MAX_NAMED; i++) {
@@ -161,10 +161,13 @@ static bool is_left_behind(const promised_job *job, const saved_file *file) {
     return is_older && file->step > job->branch_step;
 }
 
-// All its ranks hold that step.
+// All its ranks hold that step. Told by the order to start, or by the first mark on what was saved behind it: a coordinator may die
+// between the two.
 static void begin(sim_world *world, const gs_run *run) {
     promised_job *job = know(world, run->job->id);
-    if (!run->base_step || !was_named(job, run->base_step)) return;
+    bool is_by_name = run->base_step && was_named(job, run->base_step);
+    // Nor is it known what lay on a disk that somebody had them start without.
+    if (run->job->go_on_step || !(is_by_name || job->may_start_anywhere)) return;
     bool is_told_again = job->branch_generation == run->generation && job->branch_step == run->base_step;
     if (!is_told_again) job->branch_ns = world->now_ns;
     job->branch_step = run->base_step;
@@ -196,6 +199,7 @@ void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_
     acknowledged_save *save = &job->saves[job->num_saves++];
     save->is_damaged = !file || file->is_damaged || is_left_behind(job, file);
     snprintf(save->directory, sizeof save->directory, "%s", directory);
+    snprintf(save->cluster, sizeof save->cluster, "%s", coordinator_is_alive(world) ? coordinator_state(world)->cluster.id : "");
     save->step = step;
 }
 
@@ -268,16 +272,32 @@ int64_t promises_newest_save(const sim_world *world, uint64_t id) {
     return newest;
 }
 
+// What is on the disk, for long enough. What older generations have left there, and nobody told of, is not the job's.
+static bool is_there(const sim_world *world, const promised_job *job, const saved_file *file) {
+    const gs_state *state = coordinator_state(world);
+    const gs_job *known = state ? gs_job_table_get(&state->jobs, job->id) : NULL;
+    bool is_old = known && !gs_job_savers_include(gs_job_savers_of(known), file->generation, file->step);
+    return file->job == job->id && !is_old && !file->is_damaged && !is_left_behind(job, file) && world->now_ns - file->saved_ns > SETTLED_NS;
+}
+
+// What another cluster was told of is known to this one as what lay there when it adopted the job; behind that each counts its own
+// generations, and none can tell which of two is later.
+static bool is_known_here(const sim_world *world, uint64_t id, const acknowledged_save *save) {
+    const gs_state *state = coordinator_state(world);
+    const gs_job *job = state ? gs_job_table_get(&state->jobs, id) : NULL;
+    if (!job || !save->cluster[0] || !strcmp(save->cluster, state->cluster.id)) return true;
+    return job->generation < job->least_generation && save->step <= job->step;
+}
+
 void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     const promised_job *job = know(world, id);
     bool may_start_anywhere = job->may_start_anywhere || is_named(world, job, step);
     for (int i = 0; i < job->num_saves && !may_start_anywhere; i++) {
-        if (job->saves[i].step <= step || job->saves[i].is_damaged) continue;
+        if (job->saves[i].step <= step || job->saves[i].is_damaged || !is_known_here(world, id, &job->saves[i])) continue;
         oracle_fail(world, "a rank starts from step %" PRId64 " though %s was saved and acknowledged", step, job->saves[i].directory);
     }
     for (const saved_file *file = world->files; file; file = file->next) {
-        bool counts = file->job == id && !may_start_anywhere && !file->is_damaged && !is_left_behind(job, file) && world->now_ns - file->saved_ns > SETTLED_NS;
-        if (counts && file->step > step)
+        if (!may_start_anywhere && is_there(world, job, file) && file->step > step)
             oracle_fail(world, "a rank starts from step %" PRId64 " though %s is on the disk", step, file->directory);
     }
     if (job->is_stored && gs_job_state_terminal(job->stored.state))
@@ -351,6 +371,20 @@ static void see_deleted(sim_world *world, const gs_completion *done) {
     if (!done->status.code) job->is_deleted = true;
 }
 
+// Ranks train on where no row can be written, and people were told that theirs was not; then another life knows of none of it.
+static bool has_recorded_branch(const promised_job *job) {
+    return job->branch_generation && job->is_stored && job->stored.generation >= job->branch_generation;
+}
+
+// What people have gone back behind is nobody's any more.
+static void check_branch(sim_world *world, const gs_effect *effect) {
+    const gs_checkpoint *resume = effect->agent_message.resume;
+    const promised_job *job = know(world, effect->job->id);
+    const saved_file *file = resume ? files_find(world, job->id, resume->directory) : NULL;
+    if (!file || !has_recorded_branch(job) || !is_left_behind(job, file) || is_named(world, job, resume->step)) return;
+    oracle_fail(world, "ranks are started from %s, and people have gone back to step %" PRId64, resume->directory, job->branch_step);
+}
+
 void promises_see_effect(sim_world *world, const gs_effect *effect) {
     sim_promises *promises = world->promises;
     if (effect->kind == GS_DO_DELETE_JOB) check_deletion(world, effect->job);
@@ -358,9 +392,16 @@ void promises_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted")) forget_row(know(world, effect->job->id));
     if (effect->kind == GS_DO_NOTE && effect->job && !effect->job->run && !strcmp(effect->note.reason, "Released"))
         know(world, effect->job->id)->may_start_anywhere = true;
-    if (effect->kind == GS_DO_END_RUN || (effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "CheckpointsAvailable")))
-        know(world, effect->job->id)->may_start_anywhere = false;
+    // Not of ranks that are on their way.
+    bool is_there_again = effect->kind == GS_DO_NOTE && effect->job && !effect->job->run && !strcmp(effect->note.reason, "CheckpointsAvailable");
+    if (effect->kind == GS_DO_END_RUN || is_there_again) know(world, effect->job->id)->may_start_anywhere = false;
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_START) begin(world, effect->run);
+    if (effect->kind == GS_DO_NOTE && effect->job && effect->job->go_on_step && !strcmp(effect->note.reason, "Released"))
+        note_named(know(world, effect->job->id), effect->job->go_on_step);
+    const gs_run *run = effect->kind == GS_DO_WRITE_CHECKPOINT ? effect->job->run : NULL;
+    bool has_begun = run && run->phase == GS_RUN_CONNECTING && effect->checkpoint->state == GS_CHECKPOINT_DELETING;
+    if (has_begun && effect->checkpoint->step > run->base_step) begin(world, run);
+    if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_branch(world, effect);
     if (effect->kind == GS_DO_SHOW_CHECKPOINT)
         promises_saved(world, effect->job->id, effect->checkpoint->directory, effect->checkpoint->step);
     if (effect->kind != GS_DO_WRITE_JOB || promises->num_writes == MAX_WRITES) return;
@@ -415,7 +456,7 @@ static void check_stored(sim_world *world, const promised_job *known, const gs_j
     if (gs_job_state_terminal(stored->state) && job->state != stored->state)
         oracle_fail(world, "job %s was %s on the disk, and is %s", job->id_text, gs_job_state_name(stored->state),
                     gs_job_state_name(job->state));
-    if (job->step < stored->step)
+    if (job->step < stored->step && !sets_have_liar(world, job->id))
         oracle_fail(world, "job %s stood at step %" PRId64 " on the disk, and at %" PRId64 " now", job->id_text, stored->step,
                     job->step);
     if (job->generation < stored->generation)

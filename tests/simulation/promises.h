@@ -19,7 +19,6 @@ void promises_deleted(sim_world *world, uint64_t job);
 bool promises_has_deleted(const sim_world *world, uint64_t job, const char *cluster);  // this one, and its people know
 void promises_check_accepted(sim_world *world, const gs_job *job);  // people are told that it is
 // To ranks; what is recorded is as good as told.
-void promises_named(sim_world *world, uint64_t job, int64_t step);  // from where people want it to go on; they may be refused
 void promises_saved(sim_world *world, uint64_t job, const char *directory, int64_t step);
 // That it has said that the target is reached: once all have, nobody is started again.
 void promises_left(sim_world *world, uint64_t job, uint32_t generation, int rank, int world_size);

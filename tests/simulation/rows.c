@@ -242,9 +242,7 @@ static void adopt_jobs(sim_world *world, gs_engine *engine) {
             gs_checkpoint read = {0};
             if (row->table != ROWS_OF_CHECKPOINTS || row->job != job->id) continue;
             if (gs_checkpoint_from_record(&read, row->text->text).code) oracle_fail(world, "the record of a checkpoint cannot be read");
-            gs_checkpoint *item = gs_checkpoints_add(&job->checkpoints, row->name);
-            memcpy(read.directory, item->directory, sizeof read.directory);
-            *item = read;
+            gs_checkpoints_load(&job->checkpoints, row->name, &read);
         }
         if (job) gs_engine_adopt_job(engine, job);
     }

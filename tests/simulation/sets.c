@@ -22,6 +22,7 @@ typedef struct rank_set {
     uint64_t incarnations[MAX_RANKS];
     int num_ranks;
     int64_t step;  // the furthest that one of it has applied; −1: none
+    bool is_unrecorded;  // when the next one was formed: another life of the coordinator knows of it by its agents alone
     bool is_spoilt;
 } rank_set;
 
@@ -31,7 +32,7 @@ typedef struct job_sets {
     uint32_t generation, committed;  // the newest, and the newest that has committed
     uint32_t released;  // up to which an operator has given its ranks up: they may train on, to no end
     int64_t step;
-    bool is_given_up;
+    bool is_given_up, has_liar;
     uint32_t least;       // adopted: its generations begin there
     uint32_t least_then;  // the same, once people are told that it is: those that train on may meet the next ones of who commanded them
 } job_sets;
@@ -97,7 +98,7 @@ void sets_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t 
     if (step > job->step) job->step = step;
     if (generation <= job->released || world->sets->numbers_are_lost) return;
     rank_set *set = find(world->sets, generation);
-    if (generation < job->committed)
+    if (generation < job->committed && !(set && set->is_unrecorded))
         oracle_fail(world, "generation %u commits step %" PRId64 " behind generation %u: two sets of ranks train", generation,
                     step, job->committed);
     if (set && set->step >= 0 && step != set->step && step != set->step + 1)
@@ -122,6 +123,8 @@ void sets_forget_numbers(sim_world *world) {
     world->sets->numbers_are_lost = world->sets->rows_are_others = true;
     for (int i = 0; i < world->sets->num_jobs; i++) world->sets->jobs[i].least = world->sets->jobs[i].least_then = 0;
 }
+
+bool sets_have_lost_numbers(const sim_world *world) { return world->sets->numbers_are_lost; }
 
 bool sets_are_given_up(const sim_world *world, uint64_t id) {
     for (int i = 0; i < world->sets->num_jobs; i++) {
@@ -163,6 +166,15 @@ static void adopt(sim_world *world, const gs_job *job) {
 
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
+void sets_lied_to(sim_world *world, uint64_t id) { know(world, id)->has_liar = true; }
+
+bool sets_have_liar(const sim_world *world, uint64_t id) {
+    for (int i = 0; i < world->sets->num_jobs; i++) {
+        if (world->sets->jobs[i].id == id) return world->sets->jobs[i].has_liar;
+    }
+    return false;
+}
+
 int64_t sets_reached(const sim_world *world, uint64_t id) {
     for (int i = 0; i < world->sets->num_jobs; i++) {
         if (world->sets->jobs[i].id == id) return world->sets->jobs[i].step;
@@ -203,6 +215,8 @@ static void begin(sim_world *world, const gs_run *run) {
     if (run->generation >= coordinator_state(world)->generations.durable_end)
         oracle_fail(world, "generation %u is used before it is reserved", run->generation);
     if (sets->count == MAX_SETS || run->num_members > MAX_RANKS) abort();
+    rank_set *last = find(sets, job->generation);
+    if (last) last->is_unrecorded = !promises_stored_set(world, run->job->id, last->generation);
     rank_set *set = &sets->items[sets->count++];
     *set = (rank_set){.generation = run->generation, .job = job->id, .num_ranks = run->num_members, .step = -1};
     for (int i = 0; i < run->num_members; i++) set->incarnations[i] = run->members[i].incarnation;
@@ -223,8 +237,8 @@ static bool all_agents_hear(const sim_world *world, const sim_group *group) {
 static bool finds_out_first(const sim_world *world, const sim_group *group) {
     for (int i = 0; i < group->num_members; i++) {
         const sim_trainer *member = group->members[i];
-        bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= ORPHAN_NS;
-        if (!knows && trainer_moves(world, member) && !member->agent->holds) return false;
+        bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= world->orphan_ns;
+        if (!knows && trainer_moves(world, member) && trainer_is_led(world, member)) return false;
     }
     return true;
 }

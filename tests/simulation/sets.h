@@ -14,7 +14,10 @@ void sets_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank
 void sets_committed(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
 void sets_settled(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
 void sets_spoilt(sim_world *world, uint32_t generation);  // a rank has said that its state is not to be trusted
+void sets_lied_to(sim_world *world, uint64_t job);  // one of its ranks has told of steps that nobody has taken
+bool sets_have_liar(const sim_world *world, uint64_t job);
 void sets_forget_numbers(sim_world *world);  // a disk that lied has lost which were reserved, or it is another one
+bool sets_have_lost_numbers(const sim_world *world);
 void sets_begin_life(sim_world *world, const gs_state *state);
 bool sets_are_given_up(const sim_world *world, uint64_t job);
 void sets_adopted(sim_world *world, uint64_t job);   // as people are told

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/checkpoint/life_sign.h"
 #include "tests/simulation/fences.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
@@ -45,6 +46,12 @@ gs_membership trainer_membership(const sim_trainer *trainer) {
 
 bool trainer_moves(const sim_world *world, const sim_trainer *trainer) {
     return trainer_lives(trainer) && peer_moves(world, &trainer->peer);
+}
+
+bool trainer_is_led(const sim_world *world, const sim_trainer *trainer) {
+    int64_t pulse_ns = trainer->agent->pulse_ns;
+    int64_t led_ns = pulse_ns > trainer->answered_ns ? pulse_ns : trainer->answered_ns;
+    return !trainer->agent->holds && world->now_ns - led_ns < GS_LIFE_UNSEEN_NS;
 }
 
 static int64_t bound_to(const sim_trainer *trainer) { return trainer->generation ? (int64_t)trainer->generation : -1; }
@@ -92,6 +99,16 @@ void trainer_repeat_itself(sim_world *world, sim_trainer *trainer) {
     peer_send(world, &trainer->peer, &event);
 }
 
+void trainer_lie(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_STEP, bound_to(trainer));
+    event.step.applied_step = trainer->applied_step + (int64_t)dice_between(&world->dice, 2, 200);
+    event.step.step_seconds = 0.3;
+    trainer->has_lied = true;
+    sets_lied_to(world, trainer->peer.job);
+    world_tell(world, "trainer %d tells of step %lld", trainer->number, (long long)event.step.applied_step);
+    peer_send(world, &trainer->peer, &event);
+}
+
 void trainer_err(sim_world *world, sim_trainer *trainer) {
     if (!trainer_lives(trainer) || trainer->state >= TRAINER_LEAVING) return;
     bool is_for_good = dice_chance(&world->dice, 0.15);
@@ -129,15 +146,23 @@ static void tell_saved(sim_world *world, sim_trainer *trainer) {
     trainer->save_request = peer_call(world, &trainer->peer, &event);
 }
 
+// Others have taken its place in its directory, or its host does not see that, or has no room there.
+static bool is_shut_out(const sim_world *world, const sim_trainer *trainer) {
+    bool is_closed = fences_are_above(world, trainer->peer.job, trainer->launch_cluster, trainer->generation);
+    return is_closed || world->now_ns < trainer->agent->disk_back_ns || world->now_ns < trainer->agent->room_back_ns;
+}
+
 void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
     if (trainer->num_saves == MAX_SAVES) return;
     char *name = trainer->saves[trainer->num_saves].name;
     snprintf(name, sizeof trainer->saves[0].name, "step-%lld-g%u-%s", (long long)trainer->applied_step, trainer->generation,
              reason);
     trainer->saves[trainer->num_saves].step = trainer->applied_step;
-    trainer->saves[trainer->num_saves].failed = !world->is_calm && dice_chance(&world->dice, SAVES_FAIL);
+    bool has_no_room = !world->is_calm && dice_chance(&world->dice, SAVES_FAIL);
+    trainer->saves[trainer->num_saves].failed = has_no_room || is_shut_out(world, trainer);
     if (!trainer->saves[trainer->num_saves++].failed) files_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
-    world_tell(world, "trainer %d saves step %lld (%s)", trainer->number, (long long)trainer->applied_step, reason);
+    world_tell(world, "trainer %d %s step %lld (%s)", trainer->number, trainer->saves[trainer->num_saves - 1].failed ? "cannot save" : "saves",
+               (long long)trainer->applied_step, reason);
     tell_saved(world, trainer);
 }
 
@@ -258,7 +283,8 @@ static void say_hello(sim_world *world, sim_trainer *trainer) {
                                      .launch_token = trainer->launch_token, .pid = 1,
                                      .applied_step = trainer->applied_step, .host = trainer->agent->host,
                                      .boot_id = "boot", .params_digest = model_params_digest(), .data_digest = trainer->oddity == ODDITY_DATA ? "other" : "data",
-                                     .arithmetic = trainer->oddity == ODDITY_ARITHMETIC ? 2 : 1};
+                                     .arithmetic = trainer->oddity == ODDITY_ARITHMETIC ? 2 : 1,
+                                     .seen = peer_seen(&trainer->peer)};
     peer_open_stream(world, &trainer->peer, &event);
 }
 
@@ -339,6 +365,8 @@ static void connect_ranks(sim_world *world, uint64_t id, void *what) {
 
 static void take_welcome(sim_world *world, sim_trainer *trainer, const sim_item *item) {
     trainer->is_welcome = true;
+    trainer->answered_ns = world->now_ns;
+    peer_see(&trainer->peer, item);
     if (item->send_params) {
         gs_engine_event event = peer_event(&trainer->peer, GS_ON_PARAMS, -1);
         model_params_page(&event.params.page);
@@ -415,7 +443,10 @@ static void refused(sim_world *world, sim_trainer *trainer, gs_status status) {
     world_tell(world, "trainer %d hears: %s", trainer->number, status.message);
     trainer->peer.stream_request = 0;
     trainer->is_welcome = false;
-    if (status.code == GS_NOT_FOUND) return;  // unknown is not over
+    if (status.code == GS_NOT_FOUND) {  // unknown is not over
+        trainer->answered_ns = world->now_ns;
+        return;
+    }
     if (status.code != GS_ABORTED) return;
     if (trainer->state == TRAINER_WAITING) trainer_leave(world, trainer, GS_BYE_OTHER, 75);
     else trainer_settle(world, trainer);
@@ -465,7 +496,14 @@ static void beat(sim_world *world, uint64_t id, void *what) {
         end(world, trainer, 75, 0);
         return;
     }
+    bool stood = world->now_ns - trainer->turned_ns >= GS_LIFE_UNSEEN_NS;
+    trainer->turned_ns = world->now_ns;
     if (!peer_hears(world, peer) || trainer->state < TRAINER_WAITING) return;
+    if (stood && trainer->state < TRAINER_LEAVING) {  // what it has from the coordinator may be from before
+        trainer->is_welcome = false;
+        say_hello(world, trainer);
+    }
+    if (trainer->is_welcome) trainer->answered_ns = world->now_ns;
     if (!peer->stream_request && trainer->state < TRAINER_LEAVING) say_hello(world, trainer);
     if (trainer->state == TRAINER_ARMED && !trainer->comm_up_request && trainer->is_welcome) send_comm_up(world, trainer);
     if (trainer->state == TRAINER_CONNECTING && !trainer->exchange_request && trainer->is_welcome) send_exchange(world, trainer);
@@ -499,6 +537,7 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->peer = (sim_peer){.kind = CALLER_TRAINER, .incarnation = item->incarnation, .job = item->job, .ops = &ops,
                                .line = agent->line};
     trainer->agent = agent;
+    trainer->turned_ns = trainer->answered_ns = world->now_ns;
     trainer->number = ++world->num_trainers;
     trainer->rank = -1;
     trainer->plan_step = -1;

@@ -1,5 +1,5 @@
 // A trainer, as the product's is: it says hello, prepares, connects, trains with the others of its generation, settles when
-// the generation ends, says bye and exits. Without a coordinator it trains on, up to ORPHAN_NS.
+// the generation ends, says bye and exits. Without a coordinator it trains on, for as long as its world says.
 //
 // Ranks of a generation step together (a group): none applies step s + 1 before all have entered its commit.
 #ifndef TESTS_SIMULATION_TRAINER_H
@@ -39,8 +39,10 @@ struct sim_trainer {
     gs_fault_facts fault;  // that it reported
     uint32_t generation;
     int64_t applied_step, target, save_every;
+    bool has_lied;
     bool is_complete;  // holds the whole gradients of applied_step + 1
     bool is_welcome, has_exchanged;
+    int64_t turned_ns, answered_ns;  // its last turn; when a coordinator had it last
     uint64_t exchanged_life;  // of the coordinator that has answered its exchange, and answers it again
     char plan_hash[GS_DIGEST_TEXT_LEN], next_plan_hash[GS_DIGEST_TEXT_LEN];  // in use; offered, "": none
     int64_t plan_step;  // since when; −1: since the start
@@ -65,6 +67,7 @@ sim_trainer *trainer_find(const sim_world *world, uint64_t id);  // of its peer
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item);
 void trainer_stop(sim_world *world, sim_trainer *trainer, int64_t grace_ns);  // by its agent: killed behind that
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);
+void trainer_lie(sim_world *world, sim_trainer *trainer);  // of steps that nobody has taken
 void trainer_repeat_itself(sim_world *world, sim_trainer *trainer);  // what is of an earlier generation
 void trainer_forge_hello(sim_world *world, sim_trainer *trainer);  // as somebody who does not know what it was launched with
 void trainer_err(sim_world *world, sim_trainer *trainer);  // an error of its own
@@ -81,5 +84,7 @@ bool trainer_lives(const sim_trainer *trainer);
 gs_membership trainer_membership(const sim_trainer *trainer);
 // Not dead and not suspended.
 bool trainer_moves(const sim_world *world, const sim_trainer *trainer);
+// Its agent, or the coordinator, would know that others have taken its place. Else it takes no step.
+bool trainer_is_led(const sim_world *world, const sim_trainer *trainer);
 
 #endif

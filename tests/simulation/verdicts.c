@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "tests/simulation/agent.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/oracle.h"
@@ -17,12 +18,22 @@ static bool is_steady(const sim_world *world, const sim_group *group) {
     return world->now_ns - group->steady_since_ns >= STEADY_NS && world->now_ns - group->stepped_ns <= GROUP_STALL_NS;
 }
 
+// One tells of steps that nobody has taken, and what the others tell is compared with that once all of them are there.
+static bool hides_steps(const sim_world *world, const sim_group *group) {
+    bool is_whole = true;
+    for (int i = 0; i < group->num_members; i++) {
+        const sim_peer *peer = &group->members[i]->peer;
+        is_whole &= peer_hears(world, peer) && world->now_ns - peer->connected_ns > STEADY_NS;
+    }
+    return sets_have_liar(world, group->job) && !is_whole;
+}
+
 // Silence is not death (V2, V6): steps that advance protect all members from the coordinator's own verdicts.
 static void check_fault(sim_world *world, const gs_effect *effect) {
     const char *reason = effect->note.reason;
     if (!effect->note.fault || effect->note.fault->reporter >= 0 || (strcmp(reason, "WorkerHung") != 0 && strcmp(reason, "WorkerSilent") != 0)) return;
     const sim_group *group = group_of_generation(world, effect->job->id, effect->note.generation);
-    if (group && is_steady(world, group) && !group_is_orphaned(world, group, ORPHAN_NS - 2 * SECONDS))
+    if (group && is_steady(world, group) && !hides_steps(world, group) && !group_is_orphaned(world, group, world->orphan_ns - 2 * SECONDS))
         oracle_fail(world, "%s: \"%s\", and generation %u has stepped all the time", reason, effect->note.message,
                     group->generation);
 }
@@ -57,7 +68,7 @@ static void check_end(sim_world *world, const gs_job *job) {
                     job->spec.steps.target, reached);
     if (!strcmp(job->reason, "StoppedByUser") && wish && !wish->wants_stop)
         oracle_fail(world, "job %s was stopped by a user, and nobody has asked for it", job->id_text);
-    if (job->step > reached)
+    if (job->step > reached && !sets_have_liar(world, job->id))
         oracle_fail(world, "job %s is at step %" PRId64 ", and no rank came further than step %" PRId64, job->id_text, job->step,
                     reached);
 }
@@ -90,10 +101,21 @@ static void check_stop(sim_world *world, const gs_effect *effect) {
         oracle_fail(world, "%s is told to end a trainer of a job that is not known", effect->agent->name);
 }
 
+// One of its workers has been able to all the while. Of one that stands still, or cannot write there, and whose network is away,
+// nobody can know.
+static bool leaves_signs(const sim_world *world, const sim_group *group) {
+    for (int i = 0; i < group->num_members; i++) {
+        const sim_agent *agent = group->members[i]->agent;
+        int64_t away_ns = agent->disk_back_ns > agent->room_back_ns ? agent->disk_back_ns : agent->room_back_ns;
+        if (world->now_ns - agent->peer.suspended_until_ns > STEADY_NS && world->now_ns - away_ns > STEADY_NS) return true;
+    }
+    return false;
+}
+
 // Who leaves signs of life where its checkpoints lie is not shut out from there.
 static void check_shut_out(sim_world *world, const gs_effect *effect) {
     const sim_group *group = group_of_generation(world, effect->job->id, effect->life.generation);
-    if (effect->life.raises && group && is_steady(world, group))
+    if (effect->life.raises && group && is_steady(world, group) && leaves_signs(world, group))
         oracle_fail(world, "generation %u is shut out from its checkpoints, and has stepped all the time", group->generation);
 }
 

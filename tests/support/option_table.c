@@ -37,7 +37,7 @@ static const option_row rows[] = {
     NO("/name"), NO("/labels"), NO("/world/min"), NO("/world/max"), NO("/world/join_window_seconds"),
     NO("/world/wait_seconds"), NO("/world/threads_per_rank"), NO("/steps/target"),
     NO("/steps/deadline_seconds"), NO("/tracing/ring_steps"), NO("/debug/step_delay_ms"),
-    NO("/reducer/timeout_seconds"),
+    NO("/reducer/timeout_seconds"), NO("/limits/memory_bytes"), NO("/limits/open_files"), NO("/environment"),
     // What is saved and told, and what a failure leads to.
     NO("/checkpoint/every_steps"), NO("/checkpoint/every_seconds"), NO("/checkpoint/keep_last"), NO("/checkpoint/on_stop"),
     NO("/checkpoint/resume"), NO("/checkpoint/parts"), NO("/sample/tokens"), NO("/sample/prompt"),
@@ -83,7 +83,7 @@ static const option_row rows[] = {
      HALF_TOLERANCE},
     OF(WORK, "/optimizer/schedule/kind"),
     OF(WORK, "/optimizer/schedule/warmup_steps", "2"),
-    OF(WAY, "/reducer/plan", "\"parity\""),
+    OF(WAY, "/reducer/plan", "\"parity\"", "\"auto\""),
     {"/reducer/plan", WAY, {"\"owner\""},
      {{"/reducer/sharding", "\"optimizer\""}, {"/reducer/partition", "\"oss\""}}, 0},
     OF(WAY, "/reducer/first_bucket_bytes", "256"),
@@ -97,6 +97,9 @@ static const option_row rows[] = {
     {HOOK("kind"), WAY, {"\"uint8_gather\""}, {{NULL, NULL}}, BYTE_TOLERANCE},
     {HOOK("kind"), WAY, {"\"int8\"", "\"int8_channel\""}, {{NULL, NULL}}, CODE_TOLERANCE},
     {HOOK("kind"), WAY, {"\"topk\""}, {{HOOK("ratio"), "1"}, CARRYING}, 0},
+    // Of those the quickest, whichever that is here.
+    {HOOK("kind"), WAY, {"\"auto\""}, {{HOOK("error_feedback"), "false"}}, CODE_TOLERANCE},
+    {HOOK("error_budget"), WAY, {"0", "0.1"}, {{HOOK("kind"), "\"auto\""}, {HOOK("error_feedback"), "false"}}, CODE_TOLERANCE},
     // These lose in any case. They are there, and begin behind the last step.
     {HOOK("kind"), WAY, {"\"batched_powersgd\"", "\"onebit\""}, {{HOOK("start_step"), "3"}, CARRYING}, 0},
     {HOOK("kind"), WAY, {"\"local_sgd\""}, {{HOOK("start_step"), "3"}}, 0},

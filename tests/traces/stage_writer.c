@@ -18,6 +18,7 @@ typedef struct given {
 
 struct gs_writer {
     gs_job_store *store;
+    atomic_bool is_stopping;
     uint64_t num_submitted;
     given *first;
 };
@@ -109,7 +110,7 @@ void gs_writer_submit(gs_writer *writer, gs_write *write) {
     given *it = calloc(1, sizeof *it), **end = &writer->first;
     if (!it) abort();
     current[0] = '\0';
-    write->number = writer->num_submitted++;
+    write->number = write->is_unnumbered ? UINT64_MAX : writer->num_submitted++;
     it->write = write;
     if (gs_job_store_begin_part(writer->store).code) abort();
     write->status = write->run(write, writer->store);
@@ -121,6 +122,8 @@ void gs_writer_submit(gs_writer *writer, gs_write *write) {
     while (*end) end = &(*end)->next;
     *end = it;
 }
+
+const atomic_bool *gs_writer_stopping(const gs_writer *writer) { return &writer->is_stopping; }
 
 uint64_t gs_writer_num_refused(const gs_writer *writer) {
     (void)writer;

@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/config.h"
 #include "core/log.h"
 #include "core/random.h"
 #include "rpc/client/rpc_client.h"
 #include "rpc/schema/messages.h"
 #include "worker/agent/agent_reports.h"
+#include "worker/agent/confinement.h"
 #include "worker/agent/device_probe.h"
 #include "worker/agent/examination.h"
 #include "worker/agent/host_devices.h"
@@ -24,6 +26,7 @@
 #include "worker/agent/shared_place.h"
 #include "worker/agent/slot.h"
 #include "worker/agent/topology.h"
+#include "worker/own_key.h"
 #include "worker/seen_coordinator.h"
 #include "worker/exit_code.h"
 
@@ -40,13 +43,12 @@
 #define FLUSH_SECONDS 2.0
 // Trainers of an agent that hears nobody: their checkpoints are looked at behind so long.
 #define ALONE_NS GS_NS_PER_SEC
-// Who stands still cannot stop by itself when nobody leads it for too long, and gets this much more.
-#define HELD_MARGIN_SECONDS 30.0
 #define ORPHAN_SECONDS 600.0  // of a coordinator that has not told it
 // A driver without its persistence daemon takes seconds for each GPU.
 #define PROBE_SECONDS 60.0
 
 typedef struct host_agent {
+    gs_own_key key;
     const gs_agent_options *options;
     char name[64], host[128], boot_id[64], network[64], data_root[PATH_MAX];
     gs_topology topology;
@@ -58,6 +60,7 @@ typedef struct host_agent {
     gs_lookout *lookout;
     gs_shared_place *place;
     gs_examination *examination;
+    gs_confinement confinement;
     gs_slot *slots;
     int num_slots, signal_fd;
 
@@ -66,6 +69,7 @@ typedef struct host_agent {
     gs_seen_coordinator seen;
     int64_t next_hello_ns, retry_ns, heartbeat_ns, next_heartbeat_ns;
     int64_t heard_ns, alone_since_ns, name_taken_since_ns;
+    int64_t turned_ns, stood_ns;  // its last turn; when it woke up behind a standstill, until it has heard a coordinator: 0
     bool draining, stopped;
     int exit_code;
 } host_agent;
@@ -98,7 +102,10 @@ static gs_status identify(host_agent *agent) {
     if (gethostname(agent->host, sizeof agent->host - 1) < 0) {
         return gs_error_from_errno(errno, "host name");
     }
-    set_name(agent, *options->name ? options->name : agent->host);
+    gs_own_key_options key = {.path = options->key, .enrol = options->enrol, .name = options->name, .host = agent->host,
+                              .coordinator = options->coordinator, .context = agent->context};
+    GS_TRY(gs_own_key_settle(&agent->key, &key));
+    set_name(agent, *options->name ? options->name : agent->key.name);
     read_line(agent->boot_id, sizeof agent->boot_id, "/proc/sys/kernel/random/boot_id");
     // Containers of one host may have its name, and each a network of its own.
     ssize_t bytes = readlink("/proc/self/ns/net", agent->network, sizeof agent->network - 1);
@@ -158,6 +165,7 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_int(out, "cores", agent->topology.usable_cores);
     gs_json_set_string(out, "data_root", agent->data_root);
     gs_json_set_bool(out, "looks_out", true);
+    gs_json_set_bool(out, "tells_place", true);
     gs_json_set_bool(out, "takes_cadence", true);
     gs_host_devices_describe(out, &agent->devices);
     if (agent->draining) gs_json_set_bool(out, "leaving", true);
@@ -236,6 +244,7 @@ static void take_welcome(host_agent *agent, const gs_json *item) {
         gs_shared_place_set(agent->place, *own ? own : gs_json_string_or(item, "checkpoints_dir", ""),
                             gs_json_string_or(item, "cluster", ""), life);
     agent->welcomed = true;
+    agent->stood_ns = 0;
     agent->told_silence = agent->told_refusal = false;
     agent->name_taken_since_ns = 0;
     gs_log_info("registered", "worker=%s slots=%d cores=%d coordinator=%s", agent->name,
@@ -331,6 +340,13 @@ static gs_slot *find_slot(host_agent *agent, const gs_json *item) {
     return index >= 0 && index < agent->num_slots ? &agent->slots[index] : NULL;
 }
 
+// What a job wants and may not have here, a secret for one, is for a person; everything else may be better another time.
+static gs_exit_code exit_code_of_start(gs_status status) {
+    bool is_for_people = status.code == GS_FAILED_PRECONDITION || status.code == GS_NOT_FOUND ||
+                         status.code == GS_PERMISSION_DENIED || status.code == GS_INVALID_ARGUMENT;
+    return is_for_people ? GS_EXIT_CONFIGURATION : GS_EXIT_SYSTEM;
+}
+
 static void start_rank(host_agent *agent, const gs_json *item) {
     gs_slot *slot = find_slot(agent, item);
     uint64_t incarnation = 0;
@@ -346,10 +362,10 @@ static void start_rank(host_agent *agent, const gs_json *item) {
         return;
     }
     gs_json *document = encode_launch(agent, item);
-    status = gs_slot_start(slot, document);
+    status = gs_slot_start(slot, document, *agent->key.path ? &agent->key.key : NULL);
     gs_json_release(document);
     if (status.code) {
-        report_not_started(agent, item, GS_EXIT_SYSTEM, status.message);
+        report_not_started(agent, item, exit_code_of_start(status), status.message);
         return;
     }
     gs_log_info("trainer started", "job=%s slot=%d pid=%d", slot->job, slot->index, (int)slot->pid);
@@ -409,7 +425,8 @@ static void take_item(host_agent *agent, const gs_json *item) {
     else if (strcmp(type, "stop_rank") == 0) stop_rank(agent, item);
     else if (strcmp(type, "describe_rank") == 0) describe_rank(agent, item);
     else if (strcmp(type, "adopt_rank") == 0) adopt_rank(agent, item);
-    else if (strcmp(type, "examine") == 0 || strcmp(type, "reach") == 0 || strcmp(type, "examined") == 0)
+    else if (strcmp(type, "examine") == 0 || strcmp(type, "reach") == 0 || strcmp(type, "sum") == 0 || strcmp(type, "exchanged") == 0 ||
+             strcmp(type, "examined") == 0)
         gs_examination_take(agent->examination, item);
 }
 
@@ -460,7 +477,7 @@ static void watch_silence(host_agent *agent) {
 
 // Nobody can tell its ranks anything but in their checkpoint directory: there it says that they live, and finds out that
 // others have taken their place. Who sees neither a coordinator nor that directory takes no step until it does.
-static void look_out(host_agent *agent, gs_slot *slot, bool alone) {
+static void look_out(host_agent *agent, gs_slot *slot, bool alone, int64_t now_ns) {
     const gs_lookout_place place = {.job = slot->job,
                                     .directory = gs_json_string_or(slot->document, "checkpoints_dir", ""),
                                     .cluster = gs_json_string_or(slot->document, "cluster", ""),
@@ -473,25 +490,25 @@ static void look_out(host_agent *agent, gs_slot *slot, bool alone) {
         gs_slot_stop(slot, true, 0);
         return;
     }
-    bool holds = alone && gs_lookout_holds(&sight, slot->is_held, agent->alone_since_ns, gs_now_ns());
+    bool holds = alone && gs_lookout_holds(&sight, slot->is_held, agent->alone_since_ns, now_ns);
+    if (!holds && gs_lookout_leads(&sight, agent->stood_ns, now_ns)) atomic_store(&slot->page->pulse_ns, now_ns);
     if (holds != slot->is_held && !slot->kill_at_ns)
         gs_log_warn(holds ? "a trainer stands still: neither a coordinator nor its checkpoints are seen" : "a trainer goes on",
                     "job=%s slot=%d generation=%u", slot->job, slot->index, place.generation);
     gs_slot_hold(slot, holds);
     double limit = gs_json_double_or(slot->document, "orphan_seconds", ORPHAN_SECONDS);
-    if (!gs_slot_held_longer(slot, limit, HELD_MARGIN_SECONDS)) return;
+    if (!gs_slot_held_longer(slot, limit, GS_STAND_MARGIN_SECONDS)) return;
     gs_log_warn("a trainer stood still for too long and is ended", "job=%s slot=%d", slot->job, slot->index);
     gs_slot_stop(slot, false, agent->options->grace_seconds);
 }
 
-static void look_out_for_all(host_agent *agent) {
-    int64_t now_ns = gs_now_ns();
+static void look_out_for_all(host_agent *agent, int64_t now_ns) {
     bool heard = agent->welcomed && gs_rpc_client_connected(agent->client);
     if (heard) agent->alone_since_ns = 0;
     else if (!agent->alone_since_ns) agent->alone_since_ns = now_ns;
-    bool alone = !heard && now_ns - agent->alone_since_ns >= ALONE_NS;
+    bool alone = !heard && (agent->stood_ns || now_ns - agent->alone_since_ns >= ALONE_NS);
     for (int i = 0; i < agent->num_slots; i++)
-        if (gs_slot_busy(&agent->slots[i])) look_out(agent, &agent->slots[i], alone);
+        if (gs_slot_busy(&agent->slots[i])) look_out(agent, &agent->slots[i], alone, now_ns);
     gs_lookout_forget_unasked(agent->lookout);
 }
 
@@ -541,13 +558,35 @@ static gs_status open_signals(host_agent *agent) {
     return agent->signal_fd < 0 ? gs_error_from_errno(errno, "signalfd") : gs_ok();
 }
 
+// systemd says by a variable where it has put credentials.
+static gs_status confine(host_agent *agent) {
+    const gs_agent_options *options = agent->options;
+    const char *credentials = getenv("CREDENTIALS_DIRECTORY");
+    gs_confinement_options confinement = {.run_as = options->run_as ? options->run_as : "",
+                                          .cgroup = options->cgroup ? options->cgroup : "",
+                                          .secrets = options->secrets ? options->secrets : "",
+                                          .pass_environment = options->pass_environment,
+                                          .open_files = options->open_files_per_slot};
+    if (!*confinement.secrets && credentials) confinement.secrets = credentials;
+    bool has_limit = options->memory_per_slot && *options->memory_per_slot;
+    if (has_limit && !gs_parse_bytes(&confinement.memory_bytes, options->memory_per_slot))
+        return gs_error(GS_INVALID_ARGUMENT, "--memory-per-slot: \"%s\" is no size", options->memory_per_slot);
+    GS_TRY(gs_confinement_open(&agent->confinement, &confinement));
+    // A trainer of another user is one of those who may connect from this machine; without keys nobody asks who does.
+    if (agent->confinement.changes_user && !*agent->key.path)
+        gs_log_warn("trainers may ask the coordinator for anything: --require-key and --require-token there, --key here", "run_as=%s", options->run_as);
+    return gs_ok();
+}
+
 static gs_status open_agent(host_agent *agent) {
+    GS_TRY(gs_rpc_context_create(&agent->context));
     GS_TRY(identify(agent));
+    GS_TRY(confine(agent));
     GS_TRY(find_devices(agent));
     GS_TRY(open_signals(agent));
-    GS_TRY(gs_rpc_context_create(&agent->context));
     gs_rpc_client_options options = {.endpoint = agent->options->coordinator,
-                                     .incarnation = agent->incarnation};
+                                     .incarnation = agent->incarnation,
+                                     .key_path = agent->key.path};
     GS_TRY(gs_rpc_client_open(&agent->client, agent->context, &options));
     GS_TRY(gs_agent_reports_create(&agent->reports, agent->client, 0));
     GS_TRY(gs_lookout_start(&agent->lookout));
@@ -562,10 +601,10 @@ static gs_status open_agent(host_agent *agent) {
     agent->slots = calloc((size_t)num_slots, sizeof *agent->slots);
     if (!agent->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "slots: out of memory");
     agent->num_slots = num_slots;
-    for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->reports);
+    for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->reports, &agent->confinement);
     agent->retry_ns = FIRST_RETRY_NS;
     agent->heartbeat_ns = 100 * GS_NS_PER_MS;
-    agent->heard_ns = gs_now_ns();
+    agent->heard_ns = agent->turned_ns = gs_now_ns();
     return gs_ok();
 }
 
@@ -582,18 +621,48 @@ static void close_agent(host_agent *agent) {
     gs_agent_reports_destroy(agent->reports);
     gs_rpc_client_close(agent->client);
     gs_rpc_context_destroy(agent->context);
+    gs_key_file_wipe(&agent->key.key);
     free(agent->slots);
+    gs_confinement_close(&agent->confinement);
     gs_host_devices_release(&agent->devices);
     if (agent->signal_fd >= 0) close(agent->signal_fd);
 }
 
+// It stood still, and its trainers may have, too: what it has from the coordinator may be from before. The new Hello goes out
+// before the old stream is closed, so that nobody takes that for an end.
+static void ask_again(host_agent *agent, int64_t now_ns) {
+    gs_rpc_stream *old = agent->stream;
+    agent->stood_ns = now_ns;
+    if (!old) return;
+    gs_log_info("this worker stood still: the coordinator is asked again", "worker=%s seconds=%.1f", agent->name,
+                gs_seconds_of(now_ns - agent->turned_ns));
+    agent->welcomed = false;
+    agent->stream = NULL;
+    agent->next_hello_ns = 0;
+    say_hello(agent);
+    gs_rpc_stream_close(old);
+}
+
+// Its trainers may not be able to read the file.
+static void pass_key_on(host_agent *agent, int64_t now_ns) {
+    if (!gs_own_key_has_changed(&agent->key, now_ns)) return;
+    gs_log_info("another key", "worker=%s name=%s", agent->name, agent->key.key.name);
+    for (int i = 0; i < agent->num_slots; i++)
+        if (gs_slot_busy(&agent->slots[i])) gs_launch_page_put_key(agent->slots[i].page, &agent->key.key);
+}
+
+// The time is read before anything that is looked at: who is suspended amid a turn gives its trainers no newer pulse.
 static void turn(host_agent *agent, struct pollfd *fds) {
+    int64_t now_ns = gs_now_ns();
+    if (now_ns - agent->turned_ns >= GS_STOOD_NS) ask_again(agent, now_ns);
+    agent->turned_ns = now_ns;
     say_hello(agent);
     read_stream(agent);
     send_heartbeat(agent);
     watch_silence(agent);
+    pass_key_on(agent, now_ns);
     wait_for_events(agent, fds);
-    look_out_for_all(agent);
+    look_out_for_all(agent, now_ns);
     for (int i = 0; i < agent->num_slots; i++) gs_slot_tick(&agent->slots[i]);
     if (agent->draining && count_busy(agent) == 0) stop(agent, GS_EXIT_DONE);
 }

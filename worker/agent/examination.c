@@ -13,7 +13,8 @@
 #include "core/thread.h"
 #include "gradsync/comm/net/greeting.h"
 #include "rpc/schema/messages.h"
-#include "worker/agent/link_probe.h"
+#include "worker/probes/link_probe.h"
+#include "worker/probes/sum_probe.h"
 #include "worker/data_address.h"
 
 #define MOST_ITEMS 8
@@ -23,6 +24,9 @@
 #define PLACE_SECONDS 1.5
 #define REACH_SECONDS 2.5
 #define MEASURE_SECONDS 4.0
+#define SUMS_SECONDS 12.0       // of sums alone
+#define ALL_SUMS_SECONDS 25.0   // the coordinator waits for longer
+#define MOST_EXCHANGED_BYTES ((size_t)32 << 10)
 
 struct gs_examination {
     gs_thread *thread;
@@ -30,6 +34,8 @@ struct gs_examination {
     gs_examined_host host;
     gs_queue *items;
     // Of the thread:
+    const atomic_bool *stopping;
+    gs_json *next;  // an item that came amid sums and ends them; NULL: none did
     gs_link_door *door;
     int64_t opened_ns;
     gs_net_secret secret;
@@ -210,11 +216,109 @@ static void reach(gs_examination *self, const gs_json *item) {
     answer(self, item, "peers", found);
 }
 
+// Sums need a communicator, and its ranks something that carries words before there is one: the coordinator, which asks for the
+// words of all and sends them round as the next stage.
+typedef struct sum_talk {
+    gs_examination *self;
+    gs_json *asked;  // owned; the item that the next answer is to
+    int world_size;
+} sum_talk;
+
+static int is_over(void *ctx) {
+    const sum_talk *talk = ctx;
+    return talk->self->next || atomic_load(talk->self->stopping);
+}
+
+static gs_status await_words(sum_talk *talk, gs_deadline deadline) {
+    gs_examination *self = talk->self;
+    void *item = NULL;
+    while (!is_over(talk) && !gs_deadline_passed(deadline)) {
+        if (!gs_queue_pop(self->items, &item, gs_deadline_min(deadline, gs_deadline_in_ns(TURN_NS)))) continue;
+        if (strcmp(gs_json_string_or(item, "type", ""), "exchanged") == 0) {
+            gs_json_release(talk->asked);
+            talk->asked = item;
+            return gs_ok();
+        }
+        self->next = item;
+    }
+    return is_over(talk) ? gs_error(GS_CANCELLED, "the measurement has been given up")
+                         : gs_error(GS_DEADLINE_EXCEEDED, "the other workers' words did not come in time");
+}
+
+static gs_status take_words(const sum_talk *talk, const char *tag, size_t bytes, void *all) {
+    const gs_json *words = gs_json_get(talk->asked, "words");
+    if (strcmp(gs_json_string_or(talk->asked, "tag", ""), tag) != 0 || gs_json_count(words) != (size_t)talk->world_size)
+        return gs_error(GS_INTERNAL, "other words came than those of \"%.64s\"", tag);
+    for (int rank = 0; rank < talk->world_size; rank++) {
+        void *data = NULL;
+        size_t num_bytes = 0;
+        GS_TRY(gs_json_read_bytes(&data, &num_bytes, gs_json_at(words, (size_t)rank), "word"));
+        if (num_bytes == bytes) memcpy((char *)all + (size_t)rank * bytes, data, bytes);
+        free(data);
+        if (num_bytes != bytes) return gs_error(GS_INTERNAL, "rank %d says %zu bytes, not %zu", rank, num_bytes, bytes);
+    }
+    return gs_ok();
+}
+
+static gs_status exchange_words(void *ctx, const char *tag, const int *ranks, int num_ranks, const void *mine, size_t bytes, void *all,
+                                gs_deadline deadline) {
+    sum_talk *talk = ctx;
+    if (ranks || num_ranks != talk->world_size || bytes > MOST_EXCHANGED_BYTES)
+        return gs_error(GS_UNIMPLEMENTED, "words of %d ranks, %zu bytes of each", num_ranks, bytes);
+    gs_json *said = gs_json_new_object();
+    gs_json_set_string(said, "tag", tag);
+    gs_json_set_bytes(said, "word", mine, bytes);
+    answer(talk->self, talk->asked, "exchange", said);
+    GS_TRY(await_words(talk, deadline));
+    return take_words(talk, tag, bytes, all);
+}
+
+static gs_json *describe_sums(gs_status status, const gs_sum_facts *facts) {
+    gs_json *out = gs_json_new_object(), *sizes = gs_json_new_array();
+    if (status.code) gs_json_set_string(out, "error", status.message);
+    gs_json_set_string(out, "backend", facts->backend);
+    gs_json_set_string(out, "reason", facts->reason);
+    for (int i = 0; i < facts->num_sizes; i++) {
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_int(entry, "bytes", (int64_t)facts->sizes[i].bytes);
+        gs_json_set_double(entry, "seconds", facts->sizes[i].seconds);
+        gs_json_set_int(entry, "num_wrong", (int64_t)facts->sizes[i].num_wrong);
+        gs_json_push(sizes, entry);
+    }
+    gs_json_set(out, "sizes", sizes);
+    return out;
+}
+
+static void add_up(gs_examination *self, const gs_json *item) {
+    sum_talk talk = {.self = self, .asked = gs_json_copy(item), .world_size = (int)gs_json_int_or(item, "world_size", 0)};
+    const gs_sum_options options = {.rank = (int)gs_json_int_or(item, "rank", 0),
+                                    .world_size = talk.world_size,
+                                    .generation = (uint32_t)gs_json_int_or(item, "request", 0),
+                                    .exchange = exchange_words,
+                                    .exchange_ctx = &talk,
+                                    .data_address = self->address,
+                                    .interrupt = is_over,
+                                    .interrupt_ctx = &talk};
+    gs_sum_facts facts;
+    gs_status status = gs_sum_probe_run(&facts, &options, SUMS_SECONDS, gs_deadline_in_seconds(ALL_SUMS_SECONDS));
+    self->opened_ns = gs_now_ns();
+    answer(self, talk.asked, "sums", describe_sums(status, &facts));
+    gs_json_release(talk.asked);
+}
+
+// What came amid sums comes first.
+static bool pop_item(gs_examination *self, void **item) {
+    *item = self->next;
+    self->next = NULL;
+    return *item || gs_queue_pop(self->items, item, gs_deadline_in_ns(TURN_NS));
+}
+
 static void run(void *ctx, const atomic_bool *stopping) {
     gs_examination *self = ctx;
+    self->stopping = stopping;
     while (!atomic_load(stopping)) {
         void *item = NULL;
-        if (!gs_queue_pop(self->items, &item, gs_deadline_in_ns(TURN_NS))) {
+        if (!pop_item(self, &item)) {
             if (self->door && gs_now_ns() - self->opened_ns >= DOOR_NS) close_door(self);
             if (atomic_load(stopping)) break;
             continue;
@@ -222,6 +326,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
         const char *type = gs_json_string_or(item, "type", "");
         if (strcmp(type, "examine") == 0) examine(self, item);
         else if (strcmp(type, "reach") == 0) reach(self, item);
+        else if (strcmp(type, "sum") == 0) add_up(self, item);
         else close_door(self);
         gs_json_release(item);
     }
@@ -247,6 +352,7 @@ void gs_examination_stop(gs_examination *self) {
     void *item;
     if (!self) return;
     gs_thread_stop(self->thread);
+    gs_json_release(self->next);
     while (self->items && gs_queue_pop(self->items, &item, (gs_deadline){0})) gs_json_release(item);
     gs_queue_destroy(self->items);
     close_door(self);

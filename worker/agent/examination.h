@@ -1,5 +1,5 @@
 // What a host says of itself when an operator asks what is in the way of training on it: addresses, limits, shared memory,
-// clocks, the place of checkpoints, settings that surprise; and whether it reaches the others, and how fast.
+// clocks, the place of checkpoints, settings that surprise; whether it reaches the others, and how fast; and what sums of all take.
 //
 // A thread of its own, since it waits for networks and disks. Nothing of it decides anything.
 #ifndef WORKER_AGENT_EXAMINATION_H
@@ -21,7 +21,7 @@ typedef struct gs_examined_host {  // borrowed until stop
 GS_NODISCARD gs_status gs_examination_start(gs_examination **out, gs_rpc_client *client, const gs_examined_host *host);
 void gs_examination_stop(gs_examination *examination);  // NULL is fine
 
-// An item of the coordinator, "examine", "reach" or "examined"; what is asked while another is answered is forgotten.
+// An item of the coordinator, "examine", "reach", "sum", "exchanged" or "examined"; what is asked while another is answered is forgotten.
 void gs_examination_take(gs_examination *examination, const gs_json *item);
 
 #endif

@@ -17,12 +17,9 @@
 
 #define MAX_PLACES 256
 #define TURN_NS (100 * GS_NS_PER_MS)
-#define ALONE_EVERY_NS GS_NS_PER_SEC
+#define ALONE_EVERY_NS GS_LIFE_SIGN_EVERY_NS
 #define SHARED_EVERY_NS (10 * GS_NS_PER_SEC)  // whether the fence is theirs is known: only that the disk is there
 #define STOP_SECONDS 2.0
-// A coordinator that has lost its agents waits 9 s and more before it closes their directory, and 9 s before others begin: by
-// then who has not seen that it is open has stood still for seconds.
-#define UNSEEN_NS (4 * GS_NS_PER_SEC)
 
 typedef struct place {
     char job[24], cluster[GS_CLUSTER_ID_LEN], directory[PATH_MAX];
@@ -90,8 +87,13 @@ void gs_lookout_forget_unasked(gs_lookout *lookout) {
 
 bool gs_lookout_holds(const gs_lookout_sight *sight, bool is_held, int64_t alone_since_ns, int64_t now_ns) {
     int64_t seen_ns = sight->seen_ns > alone_since_ns ? sight->seen_ns : alone_since_ns;
-    if (is_held) return now_ns - sight->seen_ns >= UNSEEN_NS;
-    return sight->is_shared && now_ns - seen_ns >= UNSEEN_NS;
+    if (is_held) return now_ns - sight->seen_ns >= GS_LIFE_UNSEEN_NS;
+    return sight->is_shared && now_ns - seen_ns >= GS_LIFE_UNSEEN_NS;
+}
+
+bool gs_lookout_leads(const gs_lookout_sight *sight, int64_t woke_ns, int64_t now_ns) {
+    if (!woke_ns) return true;
+    return sight->is_shared ? sight->seen_ns >= woke_ns : now_ns - woke_ns >= GS_LIFE_UNSEEN_NS;
 }
 
 // Ranks raise their fence when they begin: it is looked for soon, then less often.

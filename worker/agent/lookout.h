@@ -38,5 +38,9 @@ void gs_lookout_forget_unasked(gs_lookout *lookout);
 // Whether trainers that hear no coordinator since then stand still. Who does goes on by nothing but a fresh sight: what is not
 // known lets nobody go.
 bool gs_lookout_holds(const gs_lookout_sight *sight, bool is_held, int64_t alone_since_ns, int64_t now_ns);
+// Whether trainers that are not held are led. An agent that woke up then (0: it did not) knows nothing of before: a
+// coordinator's welcome tells, which comes behind the orders to kill, or a look at the fence; where there is none of theirs,
+// ranks that nobody hears train on.
+bool gs_lookout_leads(const gs_lookout_sight *sight, int64_t woke_ns, int64_t now_ns);
 
 #endif

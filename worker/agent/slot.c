@@ -12,74 +12,93 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "worker/exit_code.h"
 
 #define READ_BYTES 65536
 #define TAIL_LINE_BYTES 1000
 
 extern char **environ;
 
-void gs_slot_init(gs_slot *slot, int index, gs_agent_reports *reports) {
-    *slot = (gs_slot){.index = index, .reports = reports, .pidfd = -1};
+void gs_slot_init(gs_slot *slot, int index, gs_agent_reports *reports, const gs_confinement *confinement) {
+    *slot = (gs_slot){.index = index, .reports = reports, .confinement = confinement, .pidfd = -1};
     slot->outputs[0] = (gs_slot_output){.slot = slot, .stream = "stdout", .fd = -1};
     slot->outputs[1] = (gs_slot_output){.slot = slot, .stream = "stderr", .fd = -1};
 }
 
+// What the agent hands to its child.
+typedef struct birth {
+    int launch_fd;
+    const int *output_fds;
+    pid_t agent;
+    char *const *argv;
+    const gs_rank_environment *environment;
+    gs_confined confined;
+} birth;
+
+static _Noreturn void give_up(const char *what) {
+    // In the log of its job; strerror is not safe here.
+    static const char before[] = "gradsync-worker: a trainer could not ";
+    char text[200];
+    size_t used = sizeof before - 1, more = strlen(what);
+    if (more > sizeof text - sizeof before) more = sizeof text - sizeof before;
+    memcpy(text, before, used);
+    memcpy(text + used, what, more);
+    text[used + more] = '\n';
+    if (write(STDERR_FILENO, text, used + more + 1) < 0) _exit(GS_EXIT_SYSTEM);
+    _exit(GS_EXIT_CONFIGURATION);
+}
+
 // In the child: only calls that are safe after a fork of a process with threads.
-static _Noreturn void become_trainer(int launch_fd, const int output_fds[2], pid_t agent,
-                                     char *const *argv, char *const *environment) {
+static _Noreturn void become_trainer(const birth *it) {
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != agent) _exit(127);  // it died before the line above
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     int null_fd = open("/dev/null", O_RDONLY);
     dup2(null_fd, STDIN_FILENO);
-    dup2(output_fds[0], STDOUT_FILENO);
-    dup2(output_fds[1], STDERR_FILENO);
+    dup2(it->output_fds[0], STDOUT_FILENO);
+    dup2(it->output_fds[1], STDERR_FILENO);
+    const char *failed = gs_confined_apply(&it->confined);
+    if (failed) give_up(failed);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // behind the change of its user, which takes it back
+    if (getppid() != it->agent) _exit(127);  // it died before the line above
     close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-    fcntl(launch_fd, F_SETFD, 0);
-    execve("/proc/self/exe", argv, environment);
-    _exit(127);
+    fcntl(it->launch_fd, F_SETFD, 0);
+    execve("/proc/self/exe", it->argv, it->environment->variables);
+    give_up("be started: its user may not execute gradsync-worker, or there is no memory");
 }
 
 // RANK names the process to failpoints; matrix products get their threads from the device, not from BLAS;
 // the GPUs of other slots are not there for this trainer.
-static char **make_environment(int rank_hint, char rank[24], char *visible_devices) {
-    static const char *const replaced[] = {"RANK=", "OPENBLAS_NUM_THREADS=", "CUDA_VISIBLE_DEVICES="};
-    size_t count = 0, kept = 0;
-    while (environ[count]) count++;
-    char **out = calloc(count + 4, sizeof *out);
-    if (!out) return NULL;
-    for (size_t i = 0; i < count; i++) {
-        bool is_replaced = false;
-        for (size_t r = 0; r < sizeof replaced / sizeof replaced[0]; r++) {
-            is_replaced |= strncmp(environ[i], replaced[r], strlen(replaced[r])) == 0;
-        }
-        if (!is_replaced) out[kept++] = environ[i];
-    }
-    snprintf(rank, 24, "RANK=%d", rank_hint);
-    out[kept++] = rank;
-    out[kept++] = visible_devices;
-    out[kept] = (char *)(uintptr_t)"OPENBLAS_NUM_THREADS=1";
-    return out;
-}
-
-static gs_status spawn(gs_slot *slot, int launch_fd, const gs_json *document,
-                       const int output_fds[2]) {
-    char rank[24], fd_text[16], visible_devices[4096];
-    int rank_hint = (int)gs_json_int_or(document, "rank_hint", 0);
+static gs_status make_environment(gs_slot *slot, const gs_json *document) {
+    char rank[24], visible_devices[4096];
+    snprintf(rank, sizeof rank, "RANK=%d", (int)gs_json_int_or(document, "rank_hint", 0));
     snprintf(visible_devices, sizeof visible_devices, "CUDA_VISIBLE_DEVICES=%s",
              gs_json_string_or(document, "visible_devices", ""));
+    char *const set[] = {rank, visible_devices, (char *)(uintptr_t)"OPENBLAS_NUM_THREADS=1", NULL};
+    gs_rank_environment_sources sources = {.own = environ, .set = set};
+    if (slot->confinement) {
+        sources.secrets = slot->confinement->options.secrets;
+        sources.passed = slot->confinement->options.pass_environment;
+    }
+    return gs_rank_environment_make(&slot->environment, gs_json_get(document, "spec"), &sources);
+}
+
+static gs_status spawn(gs_slot *slot, int launch_fd, const gs_json *document, bool has_key,
+                       const int output_fds[2]) {
+    char fd_text[16];
     snprintf(fd_text, sizeof fd_text, "%d", launch_fd);
     char *argv[] = {(char *)(uintptr_t)"gradsync-worker", (char *)(uintptr_t)"--trainer", fd_text,
                     NULL};
-    char **environment = make_environment(rank_hint, rank, visible_devices);
-    if (!environment) return gs_error(GS_RESOURCE_EXHAUSTED, "slot %d: out of memory", slot->index);
-    pid_t agent = getpid(), pid = fork();
-    if (pid == 0) become_trainer(launch_fd, output_fds, agent, argv, environment);
+    GS_TRY(make_environment(slot, document));
+    birth it = {.launch_fd = launch_fd, .output_fds = output_fds, .agent = getpid(), .argv = argv,
+                .environment = &slot->environment};
+    GS_TRY(gs_status_prefix(gs_confined_begin(&it.confined, slot->confinement, document, slot->index), "slot %d", slot->index));
+    it.confined.has_secrets = has_key || slot->environment.num_secrets > 0;
+    pid_t pid = fork();
+    if (pid == 0) become_trainer(&it);
     int error_number = errno;
-    free(environment);
+    gs_confined_release(&it.confined);
     if (pid < 0) return gs_error_from_errno(error_number, "slot %d: fork", slot->index);
     setpgid(pid, pid);
     slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -116,19 +135,20 @@ static void release(gs_slot *slot) {
     if (slot->pidfd >= 0) close(slot->pidfd);
     gs_launch_unmap(slot->page);
     gs_json_release(slot->document);
-    gs_slot_init(slot, slot->index, slot->reports);
+    gs_rank_environment_release(&slot->environment);
+    gs_slot_init(slot, slot->index, slot->reports, slot->confinement);
 }
 
-gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
+gs_status gs_slot_start(gs_slot *slot, const gs_json *document, const gs_key_file *key) {
     int launch_fd = -1, write_fds[2] = {-1, -1};
     snprintf(slot->job, sizeof slot->job, "%s", gs_json_string_or(document, "job", ""));
     snprintf(slot->cluster, sizeof slot->cluster, "%s", gs_json_string_or(document, "cluster", ""));
     slot->document = gs_json_copy(document);
     gs_status status = gs_json_read_u64(&slot->incarnation, document, "incarnation");
-    if (!status.code) status = gs_launch_write(&launch_fd, &slot->page, document);
+    if (!status.code) status = gs_launch_write(&launch_fd, &slot->page, document, key);
     if (!status.code) status = open_outputs(slot, write_fds);
     if (!status.code) {
-        status = spawn(slot, launch_fd, document, write_fds);
+        status = spawn(slot, launch_fd, document, key != NULL, write_fds);
     }
     if (launch_fd >= 0) close(launch_fd);
     for (int i = 0; i < 2; i++) {
@@ -152,7 +172,7 @@ bool gs_slot_held_longer(const gs_slot *slot, double limit_seconds, double margi
 
 void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds) {
     if (!gs_slot_busy(slot)) return;
-    gs_slot_hold(slot, false);
+    if (!kill_now) gs_slot_hold(slot, false);  // who stands still is killed as it stands
     if (!kill_now && slot->kill_at_ns == 0) kill(-slot->pid, SIGTERM);
     int64_t at_ns = gs_deadline_in_seconds(kill_now ? 0 : grace_seconds).at_ns;
     if (slot->kill_at_ns == 0 || at_ns < slot->kill_at_ns) slot->kill_at_ns = at_ns;
@@ -170,8 +190,7 @@ static void keep_tail(gs_slot *slot, const char *text, size_t bytes) {
     *at = strndup(text, bytes < TAIL_LINE_BYTES ? bytes : TAIL_LINE_BYTES);
 }
 
-static void take_line(void *ctx, const char *text, size_t bytes) {
-    gs_slot_output *output = ctx;
+static void report_line(gs_slot_output *output, const char *text, size_t bytes) {
     gs_slot *slot = output->slot;
     gs_log_record record = {.job = slot->job,
                             .rank = atomic_load(&slot->page->rank),
@@ -184,6 +203,17 @@ static void take_line(void *ctx, const char *text, size_t bytes) {
                             .position = slot->position += 2};
     gs_agent_reports_add_line(slot->reports, &record);
     keep_tail(slot, text, bytes);
+}
+
+static void take_line(void *ctx, const char *text, size_t bytes) {
+    gs_slot_output *output = ctx;
+    const gs_rank_environment *environment = &output->slot->environment;
+    char *shown = environment->num_secrets ? malloc(bytes + 1) : NULL;
+    if (!environment->num_secrets) report_line(output, text, bytes);
+    if (!shown) return;  // no memory to look through it: better no line
+    memcpy(shown, text, bytes);
+    report_line(output, shown, gs_rank_environment_hide(environment, shown, bytes));
+    free(shown);
 }
 
 void gs_slot_read(gs_slot *slot, gs_slot_output *output) {
@@ -239,6 +269,15 @@ gs_json *gs_slot_describe_fully(const gs_slot *slot) {
     return out;
 }
 
+// In the words of its log, where whoever looks for a reason reads them.
+static void tell_memory_limit(gs_slot *slot) {
+    static const char words[] = "gradsync-worker: the memory limit of this rank (limits.memory_bytes, --memory-per-slot) ended it";
+    const gs_rank_cgroup *cgroup = slot->confinement ? slot->confinement->cgroup : NULL;
+    if (!cgroup) return;
+    if (gs_rank_cgroup_kills(cgroup, slot->index) > 0) report_line(&slot->outputs[1], words, sizeof words - 1);
+    gs_rank_cgroup_remove(cgroup, slot->index);
+}
+
 void gs_slot_reap(gs_slot *slot, const char *host) {
     siginfo_t facts = {0};
     int options = WEXITED | WNOHANG | WNOWAIT;
@@ -249,6 +288,7 @@ void gs_slot_reap(gs_slot *slot, const char *host) {
         gs_slot_read(slot, &slot->outputs[i]);
         gs_log_lines_finish(&slot->outputs[i].lines, take_line, &slot->outputs[i]);
     }
+    tell_memory_limit(slot);
     gs_json *exited = gs_slot_describe(slot);
     bool by_itself = facts.si_code == CLD_EXITED;
     gs_json_remove(exited, "pid");

@@ -1,7 +1,7 @@
 // A place for one trainer: its process, its output, its end.
 //
-// The process is a re-execution of this binary in a process group of its own; it dies with its agent. Owned
-// by the agent's thread, which polls the descriptors.
+// The process is a re-execution of this binary in a process group of its own, with no more rights than it needs
+// (confinement.h); it dies with its agent. Owned by the agent's thread, which polls the descriptors.
 #ifndef WORKER_AGENT_SLOT_H
 #define WORKER_AGENT_SLOT_H
 
@@ -12,7 +12,9 @@
 #include "core/status.h"
 #include "rpc/json/json.h"
 #include "worker/agent/agent_reports.h"
+#include "worker/agent/confinement.h"
 #include "worker/agent/log_lines.h"
+#include "worker/agent/rank_environment.h"
 #include "worker/launch.h"
 
 #define GS_SLOT_TAIL_LINES 20
@@ -29,6 +31,8 @@ typedef struct gs_slot_output {
 struct gs_slot {
     int index;
     gs_agent_reports *reports;  // borrowed
+    const gs_confinement *confinement;  // borrowed; NULL: no limits
+    gs_rank_environment environment;    // of its trainer; owned
     pid_t pid;                // 0: free
     int pidfd;
     char job[24], cluster[24];
@@ -44,17 +48,18 @@ struct gs_slot {
     uint64_t num_tail;
 };
 
-void gs_slot_init(gs_slot *slot, int index, gs_agent_reports *reports);
+void gs_slot_init(gs_slot *slot, int index, gs_agent_reports *reports, const gs_confinement *confinement);
 
-// Starts a trainer with this launch document.
-GS_NODISCARD gs_status gs_slot_start(gs_slot *slot, const gs_json *document);
+// Starts a trainer with this launch document; `key`, which it shows to the coordinator, may be NULL. FAILED_PRECONDITION, NOT_FOUND, PERMISSION_DENIED: what the job wants it
+// cannot have here.
+GS_NODISCARD gs_status gs_slot_start(gs_slot *slot, const gs_json *document, const gs_key_file *key);
 static inline bool gs_slot_busy(const gs_slot *slot) {
     return slot->pid != 0;
 }
 // SIGTERM now and SIGKILL when the grace has passed; or SIGKILL at once.
 void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds);
 void gs_slot_tick(gs_slot *slot);  // the grace
-// Stands still, or goes on. Who is to end goes on.
+// Stands still, or goes on. Who is to end by itself goes on.
 void gs_slot_hold(gs_slot *slot, bool holds);
 // It stands still for longer than both together; a limit of 0 is none.
 bool gs_slot_held_longer(const gs_slot *slot, double limit_seconds, double margin_seconds);

@@ -33,12 +33,21 @@ gs_status gs_checkpoint_take_over(const gs_checkpoint_options *options) {
     return gs_fence_raise(options->directory, &mine);
 }
 
-static gs_status check_fence(gs_checkpoint_result *result, const gs_checkpoint_options *options) {
-    const gs_fence mine = fence_of(options);
-    gs_status status = gs_fence_check(options->directory, &mine);
+// Passes on what the fence has said.
+static gs_status note_fence(gs_checkpoint_result *result, gs_status status) {
     result->is_fenced = status.code == GS_FAILED_PRECONDITION;
     if (result->is_fenced) result->cause = "fenced";
     return status;
+}
+
+// Who could not take over when it began, because the disk was full, does so now: else nothing keeps those before it out.
+static gs_status hold_fence(gs_checkpoint_result *result, const gs_checkpoint_options *options) {
+    const gs_fence mine = fence_of(options);
+    bool stands;
+    GS_TRY(note_fence(result, gs_fence_check(options->directory, &mine)));
+    if (!mine.generation || !*mine.cluster) return gs_ok();
+    GS_TRY(gs_fence_stands(&stands, options->directory, &mine));
+    return stands ? gs_ok() : note_fence(result, gs_fence_raise(options->directory, &mine));
 }
 
 static gs_status check_space(const char *directory, size_t bytes) {
@@ -133,15 +142,16 @@ static gs_status write_one(gs_checkpoint_result *result, const char *part_path,
                            const char *manifest_path, const gs_state_snapshot *snapshot,
                            const gs_checkpoint_options *options) {
     gs_manifest_part part = {0};
-    uint64_t manifest_bytes = 0;
+    gs_fenced_file manifest = {0};
+    const gs_fence mine = fence_of(options);
     gs_status status = write_whole(part_path, snapshot);
     if (!status.code) status = read_back(&part, result, part_path, snapshot);
-    if (!status.code) status = check_fence(result, options);
     if (!status.code)
-        status = gs_sealed_json_write(build_manifest(snapshot, &part, options, result),
-                                      manifest_path, &manifest_bytes, &result->manifest_digest);
+        status = note_fence(result, gs_fence_publish(build_manifest(snapshot, &part, options, result), manifest_path,
+                                                     options->directory, &mine, &manifest));
     gs_manifest_part_release(&part);
-    result->bytes = result->part_bytes + manifest_bytes;
+    result->manifest_digest = manifest.digest;
+    result->bytes = result->part_bytes + manifest.bytes;
     return status;
 }
 
@@ -221,8 +231,9 @@ static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *sna
                       const gs_checkpoint_options *options) {
     char path[PATH_MAX];
     bool is_whole = result->request.num_parts == 1;
+    GS_TRY(gs_directory_refuse_links(options->directory, 1));
     GS_TRY(gs_directory_make_path(options->directory, 0755));
-    GS_TRY(check_fence(result, options));
+    GS_TRY(hold_fence(result, options));
     size_t num_parts = snapshot->is_part ? 1 : (size_t)result->request.num_parts;
     GS_TRY(check_space(options->directory, snapshot->bytes / num_parts));
     if (snprintf(path, sizeof path, "%s/%s", options->directory, result->name) >=
@@ -232,6 +243,7 @@ static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *sna
     // Another rank may have made it for its own part.
     if (is_whole && mkdir(path, 0755) < 0) return gs_error_from_errno(errno, "%s", path);
     GS_TRY(gs_directory_make(path, 0755));
+    GS_TRY(gs_directory_refuse_links(path, 1));
     return write_files(result, path, snapshot, options);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/directory.h"
 #include "rpc/checkpoint/checkpoint_reader.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/state/hook_tensors.h"
@@ -205,12 +206,17 @@ static gs_status fill_state(void *ctx, gs_trainer_state *state) {
     return gs_status_prefix(take_state(state, ctx), "checkpoint");
 }
 
+static gs_status read_for_others(void *ctx, size_t index, void *to, size_t first_byte, size_t num_bytes) {
+    const opened *it = ctx;
+    return gs_checkpoint_reader_read(it->reader, it->tensors[index], to, first_byte, num_bytes);
+}
+
 // The whole state at once; or a source of what a rank will hold of it. Takes the checkpoint when it is OK.
 static gs_status hand_over(gs_trainer_state *state, opened *it) {
     if (state->is_sharded) {
         state->position = it->position;
         gs_trainer_state_give_source(
-            state, &(gs_state_source){.ctx = it, .fill = fill_state, .release = close_source});
+            state, &(gs_state_source){.ctx = it, .fill = fill_state, .read = read_for_others, .release = close_source});
         return gs_ok();
     }
     GS_TRY(take_state(state, it));
@@ -221,6 +227,7 @@ static gs_status hand_over(gs_trainer_state *state, opened *it) {
 
 gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs_job_spec *spec) {
     gs_checkpoint_reader *reader;
+    GS_TRY(gs_directory_refuse_links(path, 2));  // of the job, of the checkpoint
     GS_TRY(gs_checkpoint_reader_open(&reader, path));
     opened *it = calloc(1, sizeof *it);
     if (!it) {

@@ -13,6 +13,7 @@ struct gs_checkpoint_writer {
     // Of the compute thread while idle, of the writer's while busy.
     gs_state_snapshot copy, view;       // memory for copies: made by the first
     const gs_state_snapshot *snapshot;  // one of them: what is to be written
+    gs_brought_parts brought;           // and what other ranks have no place for
     gs_thread *thread;
 
     pthread_mutex_t lock;  // of what follows
@@ -22,15 +23,28 @@ struct gs_checkpoint_writer {
     gs_status last;
 };
 
-static void write_snapshot(gs_checkpoint_writer *writer) {
+// `part`: which of the request's; the writer's own, or one that was brought.
+static gs_status write_part(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot, int part) {
     gs_checkpoint_options options = {.directory = writer->directory,
                                      .job = writer->job,
                                      .cluster = writer->options.cluster,
                                      .spec = writer->options.spec,
                                      .request = writer->request};
     gs_checkpoint_result result;
-    gs_status status = gs_checkpoint_save(&result, writer->snapshot, &options);
+    options.request.part = part;
+    gs_status status = gs_checkpoint_save(&result, snapshot, &options);
     writer->options.done(writer->options.ctx, &result);
+    return status;
+}
+
+// Each part is reported, whatever became of those before.
+static void write_snapshot(gs_checkpoint_writer *writer) {
+    gs_status status = write_part(writer, writer->snapshot, writer->request.part);
+    for (int i = 0; i < writer->brought.count; i++) {
+        gs_status other = write_part(writer, &writer->brought.snapshots[i], writer->brought.ranks[i]);
+        if (!status.code) status = other;
+    }
+    gs_brought_parts_release(&writer->brought);
     pthread_mutex_lock(&writer->lock);
     writer->last = status;
     writer->busy = false;
@@ -85,6 +99,7 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer) {
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
     gs_thread_stop(writer->thread);
+    gs_brought_parts_release(&writer->brought);
     gs_state_snapshot_release(&writer->copy);
     gs_state_snapshot_release(&writer->view);
     pthread_cond_destroy(&writer->changed);
@@ -132,33 +147,58 @@ static gs_status await_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
     return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
 }
 
-gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
-                                          const gs_checkpoint_request *request,
-                                          gs_deadline deadline) {
-    GS_TRY(await_idle(writer, deadline));
+static gs_status take_copy(gs_checkpoint_writer *writer, const gs_checkpoint_request *request) {
     // What hooks carry may have come, or gone, with a session.
     const gs_trainer_state *state = writer->options.state;
     gs_share_range shares = shares_of(request);
     if (!gs_state_snapshot_fits(&writer->copy, state, shares))
         gs_state_snapshot_release(&writer->copy);
     if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, state, shares));
-    GS_TRY(gs_state_snapshot_take(&writer->copy, writer->options.state));
-    start(writer, &writer->copy, request);
+    return gs_state_snapshot_take(&writer->copy, writer->options.state);
+}
+
+static gs_status take_view(gs_checkpoint_writer *writer, const gs_checkpoint_request *request) {
+    gs_state_snapshot_release(&writer->view);
+    return gs_state_snapshot_view(&writer->view, writer->options.state, shares_of(request));
+}
+
+// With what others bring, where this rank writes for them. Who is apart has nothing to write itself. The ranks of a team wait for
+// each other, so whoever has no snapshot says that.
+static gs_status begin(gs_checkpoint_writer *writer, gs_status taken, const gs_state_snapshot *snapshot,
+                       const gs_checkpoint_request *request, const gs_save_team *team, gs_deadline deadline) {
+    gs_brought_parts brought = {0};
+    bool by_team = team && team->num_apart > 0 && request->num_parts > 1;
+    if (by_team) {
+        gs_status status = gs_save_team_bring(&brought, team, taken.code ? NULL : snapshot, deadline);
+        if (!taken.code) taken = status;
+    }
+    if (taken.code || (by_team && team->is_apart)) return taken;
+    writer->brought = brought;
+    start(writer, snapshot, request);
     return gs_ok();
+}
+
+gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
+                                          const gs_checkpoint_request *request,
+                                          const gs_save_team *team, gs_deadline deadline) {
+    gs_status status = await_idle(writer, deadline);
+    if (!status.code) status = take_copy(writer, request);
+    return begin(writer, status, &writer->copy, request, team, deadline);
 }
 
 gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
                                                const gs_checkpoint_request *request,
-                                               gs_deadline deadline) {
-    GS_TRY(await_idle(writer, deadline));
-    gs_state_snapshot_release(&writer->view);
-    gs_status status =
-        gs_state_snapshot_view(&writer->view, writer->options.state, shares_of(request));
-    if (status.code == GS_UNIMPLEMENTED)
-        return gs_checkpoint_writer_start_save(writer, request, deadline);
-    GS_TRY(status);
-    start(writer, &writer->view, request);
-    return gs_ok();
+                                               const gs_save_team *team, gs_deadline deadline) {
+    const gs_state_snapshot *snapshot = &writer->view;
+    gs_status status = await_idle(writer, deadline);
+    if (!status.code) {
+        status = take_view(writer, request);
+        if (status.code == GS_UNIMPLEMENTED) {
+            snapshot = &writer->copy;
+            status = take_copy(writer, request);
+        }
+    }
+    return begin(writer, status, snapshot, request, team, deadline);
 }
 
 gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer, gs_deadline deadline) {

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/save_team.h"
 
 typedef struct gs_checkpoint_writer gs_checkpoint_writer;
 
@@ -31,14 +32,16 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer);
 
 // Compute thread: takes a snapshot and starts to write it. FAILED_PRECONDITION when the last one is
 // still being written and the deadline for that has passed ({0}: do not wait).
+//   team  NULL: each rank writes what is its own. Else, of a save in parts and where a rank of it is apart, a collective of all its
+//         ranks, also of one that has nothing to save: the saver writes what the others bring, and reports each of those parts
 GS_NODISCARD gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
                                                        const gs_checkpoint_request *request,
-                                                       gs_deadline deadline);
+                                                       const gs_save_team *team, gs_deadline deadline);
 // The same from the state itself, which must stay as it is until the save has come to an end; a
 // copy is made only where the host does not reach it.
 GS_NODISCARD gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
                                                             const gs_checkpoint_request *request,
-                                                            gs_deadline deadline);
+                                                            const gs_save_team *team, gs_deadline deadline);
 // A save has begun and not come to an end.
 bool gs_checkpoint_writer_is_busy(gs_checkpoint_writer *writer);
 // Until the last save has come to an end; its status.

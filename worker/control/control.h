@@ -15,8 +15,10 @@
 #include "rpc/json/json.h"
 #include "rpc/schema/fault_kind.h"
 #include "rpc/plan/link_message.h"
+#include "rpc/plan/offers_message.h"
 #include "rpc/schema/step_report.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/control/lead.h"
 #include "worker/control/mailbox.h"
 #include "worker/telemetry/progress.h"
 
@@ -54,6 +56,7 @@ typedef struct gs_order_report {
     const size_t *order;    // num_params of them; for the call
     size_t num_params;
     const gs_link_report *link;  // what is known of the link between hosts; NULL: nothing
+    const gs_plan_offers *offers;  // how hook "auto" sends each bucket; NULL: nothing new
 } gs_order_report;
 
 typedef struct gs_control_ops {
@@ -74,6 +77,7 @@ typedef struct gs_control {
     void *ctx;
 
     gs_mailbox mailbox;    // owned; any thread's
+    gs_lead lead;          // any thread's
     gs_progress progress;  // owned; the compute thread's
 } gs_control;
 

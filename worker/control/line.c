@@ -38,7 +38,6 @@ struct gs_line {
     atomic_bool unknown;       // it has, and does not know this trainer
     atomic_bool reads_records;  // it takes flat step reports
     _Atomic int64_t heard_ns;  // when the coordinator was there last
-    _Atomic double orphan_seconds;  // how long nobody may be there; 0: for ever
 
     // Made once by start, then the control thread's.
     gs_json *hello;
@@ -49,12 +48,13 @@ struct gs_line {
     gs_seen_coordinator seen;
     bool told_unknown;
     gs_rpc_stream *stream;
-    int64_t answered_ns;  // a coordinator knew this trainer, or knew that it does not
+    int64_t turned_ns;  // the thread's last turn
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
 
     pthread_mutex_t lock;  // of what follows
     gs_status refusal;     // of Hello; final
     gs_json *order;  // owned; the last ReadyOrder, told again to another life of the coordinator
+    gs_json *communicator;  // owned; what Hello says of it
 };
 
 // Behind this thread's back: each page may be answered late, and heartbeats go on.
@@ -95,7 +95,7 @@ static void take_cadence(gs_line *line, const gs_json *item) {
 static void take_welcome(gs_line *line, const gs_json *item) {
     take_cadence(line, item);
     atomic_store(&line->reads_records, gs_json_int_or(item, "step_record", 0) >= GS_STEP_RECORD_VERSION);
-    atomic_store(&line->orphan_seconds, gs_json_double_or(item, "orphan_seconds", ORPHAN_SECONDS));
+    atomic_store(&line->control->lead.limit_seconds, gs_json_double_or(item, "orphan_seconds", ORPHAN_SECONDS));
     atomic_store(&line->welcomed, true);
     line->told_unknown = false;
     gs_outbox_hold(line->outbox, false);
@@ -219,8 +219,16 @@ static void lose_stream(gs_line *line, gs_status status) {
     line->next_hello_ns = gs_now_ns() + 3600 * GS_NS_PER_SEC;
 }
 
+static void say_communicator(gs_line *line) {
+    pthread_mutex_lock(&line->lock);
+    if (line->communicator) gs_json_set(line->hello, "communicator", gs_json_copy(line->communicator));
+    else gs_json_remove(line->hello, "communicator");
+    pthread_mutex_unlock(&line->lock);
+}
+
 static void say_hello(gs_line *line) {
     if (line->stream || gs_now_ns() < line->next_hello_ns) return;
+    say_communicator(line);
     gs_seen_coordinator_say(&line->seen, line->hello);
     gs_json_set_int(line->hello, "applied_step", atomic_load(&line->control->progress.applied_step));
     gs_status status = gs_rpc_stream_open(&line->stream, line->client, GS_HELLO, line->hello);
@@ -244,17 +252,37 @@ static void read_stream(gs_line *line, gs_deadline deadline) {
 }
 
 // One that answers is no proof that it knows the job; but it is there, and whoever it belongs to sees what it shows.
-static void watch_absence(gs_line *line) {
+static void watch_absence(gs_line *line, int64_t now_ns) {
+    gs_lead *lead = &line->control->lead;
     bool answers = atomic_load(&line->welcomed) || atomic_load(&line->unknown);
-    if (answers && gs_rpc_client_connected(line->client)) line->answered_ns = gs_now_ns();
-    double limit = atomic_load(&line->orphan_seconds);
-    bool orphaned = limit > 0 && gs_seconds_since(line->answered_ns) >= limit;
+    if (answers && gs_rpc_client_connected(line->client)) atomic_store(&lead->answered_ns, now_ns);
+    double limit = atomic_load(&lead->limit_seconds);
+    bool orphaned = limit > 0 && gs_seconds_since(atomic_load(&lead->answered_ns)) >= limit;
     atomic_store(&line->control->mailbox.orphaned, orphaned);
+}
+
+// This process stood still: what it holds for the coordinator's word may be from before. It asks again; the new Hello goes out
+// before the old stream is closed, so that nobody takes that for an end.
+static void ask_again(gs_line *line) {
+    gs_rpc_stream *old = line->stream;
+    if (!old && !atomic_load(&line->unknown)) return;
+    gs_log_info("this process stood still: the coordinator is asked again", "seconds=%.1f", gs_seconds_since(line->turned_ns));
+    atomic_store(&line->welcomed, false);
+    atomic_store(&line->unknown, false);
+    gs_outbox_hold(line->outbox, true);
+    line->stream = NULL;
+    line->next_hello_ns = 0;
+    say_hello(line);
+    gs_rpc_stream_close(old);
 }
 
 static void run(void *ctx, const atomic_bool *stopping) {
     gs_line *line = ctx;
+    line->turned_ns = gs_now_ns();
     while (!atomic_load(stopping)) {
+        int64_t now_ns = gs_now_ns();
+        if (now_ns - line->turned_ns >= GS_STOOD_NS) ask_again(line);
+        line->turned_ns = now_ns;
         say_hello(line);
         int64_t wait_ns = line->next_heartbeat_ns - gs_now_ns();
         if (wait_ns < 0 || wait_ns > 100 * GS_NS_PER_MS) wait_ns = 100 * GS_NS_PER_MS;
@@ -263,7 +291,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
         else
             gs_sleep_ns(20 * GS_NS_PER_MS);
         if (gs_rpc_client_connected(line->client)) atomic_store(&line->heard_ns, gs_now_ns());
-        watch_absence(line);
+        watch_absence(line, now_ns);
         atomic_store(&line->page->applied_step, atomic_load(&line->control->progress.applied_step));
         send_heartbeat(line);
         gs_teardown_watch_look(line->control);
@@ -281,8 +309,7 @@ gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox
     line->control = control;
     line->page = page;
     line->heartbeat_ns = 100 * GS_NS_PER_MS;
-    atomic_store(&line->orphan_seconds, ORPHAN_SECONDS);
-    line->answered_ns = gs_now_ns();
+    gs_lead_begin(&control->lead, page, ORPHAN_SECONDS);
     atomic_store(&line->heard_ns, gs_now_ns());
     pthread_mutex_init(&line->lock, NULL);
     line->events = gs_queue_create(MAX_EVENTS);
@@ -318,6 +345,7 @@ void gs_line_destroy(gs_line *line) {
         gs_json_release(event);
     gs_queue_destroy(line->events);
     gs_json_release(line->order);
+    gs_json_release(line->communicator);
     free(line->params);
     gs_json_release(line->hello);
     pthread_mutex_destroy(&line->lock);
@@ -362,12 +390,20 @@ bool gs_line_unknown(const gs_line *line) {
 }
 
 double gs_line_wait_seconds(const gs_line *line) {
-    double limit = atomic_load(&line->orphan_seconds);
+    double limit = atomic_load(&line->control->lead.limit_seconds);
     return limit > 0 ? limit : ORPHAN_SECONDS;
 }
 
 int64_t gs_line_heard_ns(const gs_line *line) {
     return atomic_load(&line->heard_ns);
+}
+
+void gs_line_keep_communicator(gs_line *line, gs_json *communicator) {
+    pthread_mutex_lock(&line->lock);
+    gs_json *old = line->communicator;
+    line->communicator = communicator;
+    pthread_mutex_unlock(&line->lock);
+    gs_json_release(old);
 }
 
 void gs_line_keep_order(gs_line *line, gs_json *order) {

@@ -51,6 +51,8 @@ bool gs_line_unknown(const gs_line *line);
 double gs_line_wait_seconds(const gs_line *line);
 int64_t gs_line_heard_ns(const gs_line *line);  // when a coordinator was there last
 
+// What this generation reduces over, which Hello says from now on, for another life of the coordinator. Takes it; NULL: nothing.
+void gs_line_keep_communicator(gs_line *line, gs_json *communicator);
 // Keeps the last ReadyOrder, which another life of the coordinator is told again. Takes it.
 void gs_line_keep_order(gs_line *line, gs_json *order);
 

@@ -42,6 +42,10 @@ static gs_status call(gs_member *member, gs_method method, gs_json *request, dou
     return status;
 }
 
+static gs_status read_key(void *ctx, gs_key_file *key) {
+    return gs_launch_page_get_key(ctx, key);
+}
+
 gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control *control) {
     gs_member *member = calloc(1, sizeof *member);
     if (!member) return gs_error(GS_RESOURCE_EXHAUSTED, "member: out of memory");
@@ -50,6 +54,7 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
     gs_rpc_client_options options = {.endpoint = launch->coordinator,
                                      .job = launch->job_number,
                                      .incarnation = launch->incarnation};
+    if (atomic_load(&launch->page->key_turn)) options.source = (gs_rpc_key_source){read_key, launch->page};
     gs_status status = gs_rpc_context_create(&member->context);
     if (!status.code) status = gs_rpc_client_open(&member->client, member->context, &options);
     if (!status.code) status = gs_outbox_create(&member->outbox, member->client);
@@ -93,6 +98,7 @@ void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t gene
 void gs_member_take_place(gs_member *member, const gs_place *place) {
     member->place = *place;
     gs_line_keep_order(member->line, NULL);  // of a generation that is over
+    gs_line_keep_communicator(member->line, NULL);
     gs_member_set_state(member, GS_MEMBER_PREPARED, place->generation);
 }
 
@@ -104,6 +110,7 @@ gs_status gs_member_send_ready(gs_member *member, const char *plan_hash, gs_dige
 }
 
 gs_status gs_member_send_comm_up(gs_member *member, const gs_comm_facts *facts) {
+    gs_line_keep_communicator(member->line, gs_member_message_comm_up(facts));
     return call(member, GS_COMM_UP, gs_member_message_comm_up(facts), CALL_SECONDS);
 }
 

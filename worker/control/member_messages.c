@@ -124,6 +124,7 @@ gs_json *gs_member_message_order(const gs_order_report *report) {
     gs_json_set_bool(out, "settled", report->settled);
     gs_json_set(out, "order", order);
     if (report->link) gs_json_set(out, "link", gs_link_message_encode(report->link));
+    if (report->offers) gs_json_set(out, "offers", gs_offers_message_encode(report->offers));
     return out;
 }
 

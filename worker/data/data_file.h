@@ -18,10 +18,7 @@ typedef struct gs_data_file {
     size_t bytes;  // when it was opened
 } gs_data_file;    // {0} is closed
 
-// Opens `name` below the directory `root_fd` with O_RDONLY and these flags; the descriptor is the
-// caller's. PERMISSION_DENIED when the path leaves the root.
-GS_NODISCARD gs_status gs_open_below(int *fd, int root_fd, const char *name, int flags);
-
+// `name` is below the directory `root_fd`. PERMISSION_DENIED when the path leaves it.
 GS_NODISCARD gs_status gs_data_file_open(gs_data_file *file, int root_fd, const char *name);
 // Bytes [begin, begin + bytes) of the file, which are below its size. Any thread. DATA_LOSS names
 // the file when they are not there any more.

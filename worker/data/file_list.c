@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/below.h"
 #include "worker/data/dataset.h"
-#include "worker/data/data_file.h"
 
 #define MAX_FILES 16384
 

@@ -30,7 +30,8 @@ GS_NODISCARD gs_status gs_file_set_number(gs_file_set *set,
 // The file of sample `index` and its number inside that file.
 const gs_data_file *gs_file_set_locate(const gs_file_set *set, int64_t index, int64_t *within);
 
-// Names, sizes and the first header_bytes of each file.
+// Names, sizes and the first header_bytes of each file, and contents: all of them up to 16 MiB, of more as much in blocks of 4 KiB, evenly
+// spread over all files.
 GS_NODISCARD gs_status gs_file_set_digest(gs_digest *digest, const gs_file_set *set,
                                           size_t header_bytes);
 

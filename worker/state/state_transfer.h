@@ -15,6 +15,7 @@
 // their own buffers too, who received it.
 //   has_state  false: what is here is what the model was made with, or the rest of a broken state
 //   digest     gs_trainer_state_digest of now; {0}: not known
+// Of a sharded state the source reads for the others what it was filled from itself, and each takes what it is to hold.
 // After an error with result->received this rank has no state any more.
 GS_NODISCARD gs_status gs_state_transfer_run(gs_state_sync_result *result, gs_trainer_state *state,
                                              bool has_state, gs_digest digest, gs_comm *comm,

@@ -60,6 +60,8 @@ typedef struct gs_state_source {
     bool is_drawn;  // it writes over initial values
     // Writes what lies here, and the position. NULL: there are initial values alone.
     gs_status (*fill)(void *ctx, gs_trainer_state *state);
+    // Of tensor `index` of the state as a whole, for ranks that have no source. NULL: it has nothing that others lack.
+    gs_status (*read)(void *ctx, size_t index, void *to, size_t first_byte, size_t num_bytes);
     void (*release)(void *ctx);
 } gs_state_source;
 

@@ -13,6 +13,8 @@
 #define ENOUGH_SAMPLES 8
 // Sizes that differ by less than that, squared, are one.
 #define ONE_SIZE 1e-9
+// What the small one of the calibration weighs beside a train: it decides where trains leave the start open, and is overruled where they do not.
+#define ANCHOR_SHARE 0.05
 #define NINE_OF_TEN 1.645
 #define LEAST_SECONDS 1e-6
 #define LEAST_BYTE_SECONDS 1e-13
@@ -26,8 +28,8 @@
 #define MAX_PEERS 15
 #define PEER_NUMBERS 4
 
-static double expected(const gs_link_fit *fit, double bytes) {
-    return fit->cost.start_seconds + fit->cost.byte_seconds * bytes;
+static double expected(const gs_link_fit *fit, double count, double bytes) {
+    return count * fit->cost.start_seconds + fit->cost.byte_seconds * bytes;
 }
 
 static double determinant(const gs_link_fit *fit) {
@@ -47,28 +49,49 @@ static void solve(gs_link_fit *fit) {
     if (!(fit->cost.byte_seconds > LEAST_BYTE_SECONDS)) fit->cost.byte_seconds = LEAST_BYTE_SECONDS;
 }
 
-void gs_link_fit_calibrate(gs_link_fit *fit, double bytes, double seconds) {
-    if (!(seconds > 0) || !(bytes >= 0)) return;
-    double guess = fit->num_samples ? expected(fit, bytes) : seconds;
+static void weigh(gs_link_fit *fit, const gs_link_sample *one, double weight) {
+    fit->weight += weight * one->count * one->count;
+    fit->x += weight * one->count * one->bytes;
+    fit->xx += weight * one->bytes * one->bytes;
+    fit->y += weight * one->count * one->seconds;
+    fit->xy += weight * one->bytes * one->seconds;
+}
+
+static void fade(gs_link_fit *fit) {
+    fit->weight *= FADING;
+    fit->x *= FADING;
+    fit->xx *= FADING;
+    fit->y *= FADING;
+    fit->xy *= FADING;
+}
+
+static void count_in(gs_link_fit *fit, const gs_link_sample *one) {
+    double guess = fit->num_samples ? expected(fit, one->count, one->bytes) : one->seconds;
     // What several of them in flight hide of each other must not weigh more than it is.
-    double scale = guess > seconds ? guess : seconds, weight = 1 / (scale * scale);
-    fit->weight = FADING * fit->weight + weight;
-    fit->x = FADING * fit->x + weight * bytes;
-    fit->xx = FADING * fit->xx + weight * bytes * bytes;
-    fit->y = FADING * fit->y + weight * seconds;
-    fit->xy = FADING * fit->xy + weight * bytes * seconds;
-    if (!fit->num_samples) fit->cost = (gs_link_cost){seconds, LEAST_BYTE_SECONDS};
-    double off = (seconds - guess) / scale;
+    double scale = guess > one->seconds ? guess : one->seconds;
+    const gs_link_sample *anchor = &fit->anchor;
+    fade(fit);
+    weigh(fit, one, 1 / (scale * scale));
+    if (one->count > 1 && anchor->count > 0) weigh(fit, anchor, ANCHOR_SHARE / (anchor->seconds * anchor->seconds));
+    if (!fit->num_samples) fit->cost = (gs_link_cost){one->seconds / one->count, LEAST_BYTE_SECONDS};
+    double off = (one->seconds - guess) / scale;
     fit->spread = fit->num_samples ? FADING * fit->spread + (1 - FADING) * off * off : 0;
     fit->num_samples++;
     solve(fit);
+}
+
+void gs_link_fit_calibrate(gs_link_fit *fit, double bytes, double seconds) {
+    if (!(seconds > 0) || !(bytes >= 0)) return;
+    const gs_link_sample one = {1, bytes, seconds};
+    if (!fit->anchor.count || bytes < fit->anchor.bytes || (bytes == fit->anchor.bytes && seconds < fit->anchor.seconds)) fit->anchor = one;
+    count_in(fit, &one);
 }
 
 // The link is another one now. Where all of these have one size its start is what was known of it.
 static void begin_anew(gs_link_fit *fit) {
     gs_link_fit fresh = {0};
     for (int i = 0; i < fit->num_held_up; i++) {
-        gs_link_fit_calibrate(&fresh, fit->held_up[i].bytes, fit->held_up[i].seconds);
+        count_in(&fresh, &fit->held_up[i]);
         if (i) continue;
         fresh.cost.start_seconds = fit->cost.start_seconds;
         solve(&fresh);
@@ -76,17 +99,22 @@ static void begin_anew(gs_link_fit *fit) {
     *fit = fresh;
 }
 
-void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds) {
-    if (!(seconds > 0) || !(bytes >= 0)) return;
-    if (fit->num_samples < ENOUGH_SAMPLES || seconds <= OUTLIER * expected(fit, bytes)) {
+void gs_link_fit_add_train(gs_link_fit *fit, double count, double bytes, double seconds) {
+    if (!(seconds > 0) || !(bytes >= 0) || !(count >= 1)) return;
+    const gs_link_sample one = {count, bytes, seconds};
+    if (fit->num_samples < ENOUGH_SAMPLES || seconds <= OUTLIER * expected(fit, count, bytes)) {
         fit->num_held_up = 0;
-        gs_link_fit_calibrate(fit, bytes, seconds);
+        count_in(fit, &one);
         return;
     }
-    fit->held_up[fit->num_held_up++] = (gs_link_sample){bytes, seconds};
+    fit->held_up[fit->num_held_up++] = one;
     // It was off by nearly all that it took: the range says that there are such.
     fit->spread = FADING * fit->spread + (1 - FADING);
     if (fit->num_held_up == GS_LINK_MOST_HELD_UP) begin_anew(fit);
+}
+
+void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds) {
+    gs_link_fit_add_train(fit, 1, bytes, seconds);
 }
 
 static double not_below(double value, double least) {
@@ -199,19 +227,31 @@ void gs_link_watch_end(gs_link_watch *watch) {
     *watch = (gs_link_watch){0};
 }
 
-// One collective after the other: what a bucket took is what came behind the one before it and behind the last rank.
+static void end_train(gs_link_watch *watch, gs_link_sample *train, int64_t begin_ns, int64_t end_ns) {
+    if (train->count > 0) gs_link_fit_add_train(&watch->fit, train->count, train->bytes, (double)(end_ns - begin_ns) / 1e9);
+    *train = (gs_link_sample){0};
+}
+
+// Several buckets are on their way at a time: when one of them ends most of the next one has come, too, so what lay between the ends of
+// two says nothing. Of those that follow without a gap the whole is honest: a train, from when all ranks had its first to when its last was here.
 static void note_buckets(gs_link_watch *watch, const gs_reduce_stats *stats) {
-    int64_t free_ns = 0;
+    gs_link_sample train = {0};
+    int64_t train_ns = 0, free_ns = 0;
     for (size_t i = 0; i < stats->num_buckets; i++) {
         const gs_bucket_times *times = &stats->buckets[i];
         if (!times->finished_ns || !times->posted_ns) continue;
         int64_t begin_ns = times->all_arrived_ns > times->posted_ns ? times->all_arrived_ns : times->posted_ns;
-        if (free_ns > begin_ns) begin_ns = free_ns;
+        if (begin_ns > free_ns) {
+            end_train(watch, &train, train_ns, free_ns);
+            train_ns = begin_ns;
+        }
+        train.count++;
+        train.bytes += (double)times->wire_bytes;
         if (times->finished_ns > free_ns) free_ns = times->finished_ns;
-        gs_link_fit_add(&watch->fit, (double)times->wire_bytes, (double)(times->finished_ns - begin_ns) / 1e9);
         watch->bytes += (double)times->bytes;
         watch->wire_bytes += (double)times->wire_bytes;
     }
+    end_train(watch, &train, train_ns, free_ns);
 }
 
 void gs_link_watch_note(gs_link_watch *watch, const gs_reduce_stats *stats) {

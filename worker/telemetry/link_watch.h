@@ -22,12 +22,13 @@
 #define GS_LINK_MOST_HELD_UP 8
 
 typedef struct gs_link_sample {
-    double bytes, seconds;
+    double count, bytes, seconds;
 } gs_link_sample;
 
-// Costs of collectives: time = start + byte · bytes, each weighed by what it should have taken; old ones fade.
+// Costs of collectives: time = count · start + byte · bytes, each weighed by what it should have taken; old ones fade.
 typedef struct gs_link_fit {
     double weight, x, xx, y, xy;  // sums
+    gs_link_sample anchor;        // a small one, which says the start where trains are all alike; count 0: none
     double spread;                // mean square of what was off, as a share of what was expected
     gs_link_cost cost;
     int64_t num_samples;
@@ -39,6 +40,8 @@ typedef struct gs_link_fit {
 void gs_link_fit_calibrate(gs_link_fit *fit, double bytes, double seconds);
 // What was held up counts in the range alone, until there are GS_LINK_MOST_HELD_UP in a row: they begin a fit anew.
 void gs_link_fit_add(gs_link_fit *fit, double bytes, double seconds);
+// The same of `count` that were on their way one behind the other, or at a time: of those nobody can say how much of the time was whose.
+void gs_link_fit_add_train(gs_link_fit *fit, double count, double bytes, double seconds);
 // Nothing where too little is known.
 gs_link_model gs_link_fit_model(const gs_link_fit *fit);
 

@@ -207,11 +207,13 @@ static gs_bucket_times fold_buckets(const gs_reduce_stats *stats, size_t index) 
     return sum;
 }
 
-// Bandwidth counts from when everybody was there: waiting for a slow rank is not the network's.
+// From this rank's post to the end, what it waits for others and what it does in between with it: never more than really
+// moved. Of the rank that came last it is what the transport did, so of all ranks the most counts. When all others had
+// come no rank knows: it sees that when it looks, and then they may have done their part already.
 static gs_report_bucket tell_bucket(const gs_bucket_times *bucket, int index, int64_t position, int64_t origin_ns,
                                     int world_size) {
     int64_t begin_ns = bucket->all_arrived_ns > bucket->posted_ns ? bucket->all_arrived_ns : bucket->posted_ns;
-    double seconds = gs_seconds_of(bucket->finished_ns - begin_ns);
+    double seconds = gs_seconds_of(bucket->finished_ns - bucket->posted_ns);
     double bandwidth = travelled(bucket) && seconds > 0 ? (double)bucket->bytes / seconds : 0;
     gs_report_bucket out = {.index = index,
                             .ready_position = (int32_t)position,

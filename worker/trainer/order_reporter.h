@@ -10,6 +10,7 @@
 #include "core/bucket_plan.h"
 #include "core/status.h"
 #include "gradsync/reducer/order_watch.h"
+#include "gradsync/reducer/reducer.h"
 #include "worker/control/control.h"
 
 typedef struct gs_order_reporter {
@@ -19,6 +20,8 @@ typedef struct gs_order_reporter {
     uint64_t watched_passes;  // of the reducer
     bool has_told, is_settled;  // what was told last
     gs_link_report link;        // likewise; empty: nothing
+    gs_plan_offers offers;      // of the plan that was looked at last
+    bool has_offers;            // that are not told yet
 } gs_order_reporter;          // {0} watches nothing
 
 //   plan_is_observed     `plan` was made from an order that was observed
@@ -37,5 +40,8 @@ void gs_order_reporter_add(gs_order_reporter *reporter, int64_t step, const size
 // What is known of the link between hosts; goes along with the order that was told last, at once and from now on.
 // Takes `link`.
 void gs_order_reporter_add_link(gs_order_reporter *reporter, int64_t step, gs_link_report *link);
+
+// Behind each commit: how hook "auto" sends buckets, where that is news. With another hook nothing.
+void gs_order_reporter_add_offers(gs_order_reporter *reporter, int64_t step, gs_reducer *reducer);
 
 #endif

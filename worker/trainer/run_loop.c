@@ -165,6 +165,7 @@ gs_status gs_run_loop_run(gs_run_loop *loop) {
     while (loop->state->position.step < spec->steps.target && !loop->drained && !loop->orphaned &&
            !loop->inputs_ended) {
         GS_TRY(gs_mailbox_check(&loop->control->mailbox));
+        GS_TRY(gs_lead_await(&loop->control->lead, &loop->control->mailbox));
         if (spec->debug.step_delay_ms) gs_sleep_ns(spec->debug.step_delay_ms * GS_NS_PER_MS);
         GS_TRY(run_step(loop));
     }

@@ -42,10 +42,15 @@ static gs_checkpoint_options options_of(const gs_saves *saves, const gs_checkpoi
                                    .request = *request};
 }
 
+// Who saves what one rank saves for all.
+static bool is_saver(const gs_saves *saves, const gs_place *place) {
+    return place->rank == (saves->team ? saves->team->saver : 0);
+}
+
 void gs_saves_take_over(const gs_saves *saves, const gs_place *place) {
     const gs_checkpoint_request request = {.generation = place->generation};
     const gs_checkpoint_options options = options_of(saves, &request);
-    if (place->rank != 0 || !saves->directory || !*saves->directory) return;
+    if (!is_saver(saves, place) || !saves->directory || !*saves->directory) return;
     gs_status status = gs_checkpoint_take_over(&options);
     if (status.code)  // a save will meet the same, and tell of it
         gs_log_warn("checkpoint directory not taken over", "job=%s reason=\"%s\"", saves->job, status.message);
@@ -65,7 +70,7 @@ static bool find_share(gs_checkpoint_request *request, const gs_saves *saves, co
                                        .part = by_all ? place->rank : 0,
                                        .num_parts = by_all ? place->world_size : 1,
                                        .generation = place->generation};
-    return by_all || place->rank == 0;
+    return by_all || is_saver(saves, place);
 }
 
 static gs_status open_writer(gs_saves *saves) {
@@ -81,9 +86,18 @@ static gs_status open_writer(gs_saves *saves) {
     return gs_checkpoint_writer_create(&saves->writer, &options);
 }
 
-static gs_status start_periodic(gs_saves *saves, const gs_checkpoint_request *request) {
-    GS_TRY(open_writer(saves));
-    return gs_checkpoint_writer_start_save(saves->writer, request, (gs_deadline){0});
+// Without a writer the others of the team must hear of it.
+static gs_status start_save(gs_saves *saves, const gs_checkpoint_request *request, bool is_last, gs_deadline deadline) {
+    gs_status status = open_writer(saves);
+    if (status.code && saves->team && saves->team->num_apart && request->num_parts > 1) {
+        gs_brought_parts none = {0};
+        gs_status other = gs_save_team_bring(&none, saves->team, NULL, deadline);
+        gs_brought_parts_release(&none);
+        if (other.code) gs_log_warn("parts not brought", "job=%s reason=\"%s\"", saves->job, other.message);
+    }
+    GS_TRY(status);
+    return is_last ? gs_checkpoint_writer_start_last_save(saves->writer, request, saves->team, deadline)
+                   : gs_checkpoint_writer_start_save(saves->writer, request, saves->team, deadline);
 }
 
 // A save that did not begin. Of parts, the others write theirs in vain and should not be waited for.
@@ -147,7 +161,7 @@ static void skip_together(gs_saves *saves, int saving_ranks, const gs_place *pla
     gs_status why = gs_error(GS_FAILED_PRECONDITION, "%d of %d ranks still write the last checkpoint",
                              saving_ranks, place->world_size);
     saves->num_skipped++;
-    if (place->rank != 0) return;
+    if (!is_saver(saves, place)) return;
     log_skipped(saves, why);
     tell_failed(saves, &request, why, "deadline");
 }
@@ -163,7 +177,7 @@ double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *plac
         skip_together(saves, saving_ranks, place);
         return gs_seconds_since(begin_ns);
     }
-    gs_status status = start_periodic(saves, &request);
+    gs_status status = start_save(saves, &request, false, (gs_deadline){0});
     if (status.code) {
         saves->num_skipped++;
         log_skipped(saves, status);
@@ -178,9 +192,7 @@ double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *plac
 
 static gs_status save_now(gs_saves *saves, const gs_checkpoint_request *request) {
     gs_deadline deadline = gs_deadline_in_seconds(FINAL_SAVE_SECONDS);
-    gs_status status = open_writer(saves);
-    if (!status.code)
-        status = gs_checkpoint_writer_start_last_save(saves->writer, request, deadline);
+    gs_status status = start_save(saves, request, true, deadline);
     if (status.code) {
         tell_failed(saves, request, status, "io");
         return status;
@@ -199,6 +211,7 @@ gs_status gs_saves_alone(gs_saves *saves, const char *reason, const gs_place *pl
         .world_size = place->world_size,
         .num_parts = 1,
         .generation = place->generation};
+    saves->team = NULL;  // its communicator has come to its end
     return save_now(saves, &request);
 }
 

@@ -1,5 +1,6 @@
 // When a job's state is saved: at its cadence, without waiting for the disk; at the end, waited
-// for. Rank 0 writes it for all, or each rank a part (checkpoint.parts), of a sharded state what it owns. A save that fails stops no
+// for. The lowest rank that sees the job's directory writes it for all, or each rank a part (checkpoint.parts), of a sharded state what it
+// owns; who does not see the directory brings its part to one who does (worker/checkpoint/save_team.h). A save that fails stops no
 // training, and the coordinator hears of each. Compute thread.
 #ifndef WORKER_TRAINER_SAVES_H
 #define WORKER_TRAINER_SAVES_H
@@ -11,6 +12,7 @@
 #include "core/status.h"
 #include "rpc/schema/job_spec.h"
 #include "worker/checkpoint/checkpoint_writer.h"
+#include "worker/checkpoint/save_team.h"
 #include "worker/control/control.h"
 #include "worker/control/rendezvous.h"
 #include "worker/state/trainer_state.h"
@@ -22,6 +24,8 @@ typedef struct gs_saves {
     gs_control *control;
     const gs_trainer_state *state;
     const char *job, *directory, *cluster;
+    // Of the generation that trains; NULL: none does, or this rank saves alone.
+    const gs_save_team *team;
 
     gs_checkpoint_writer *writer;  // owned; made by the first save
     uint64_t num_skipped;

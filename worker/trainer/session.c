@@ -171,6 +171,7 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
         .progress = &options->control->progress,
         .data_root = options->data_root,
         .data_address = options->data_address,
+        .sees_no_checkpoints = options->sees_no_checkpoints,
         .model_replicas = options->model_replicas,
         .generation = options->place.generation,
         .state_is_broken = options->state_is_broken || gs_trainer_state_is_apart(options->state),
@@ -223,6 +224,7 @@ void gs_session_destroy(gs_session *session) {
     gs_plan_switch_release(&session->plans);
     gs_order_reporter_release(&session->order);
     gs_link_watch_end(&session->link);
+    gs_save_team_release(&session->save_team);
     atomic_store(&session->progress->teardown_since_ns, 0);
     free(session);
 }
@@ -387,6 +389,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_backward_update_create(&session->update, &update));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));
+    GS_TRY(gs_save_team_meet(&session->save_team, session->comm, session->sees_no_checkpoints,
+                             session->spec->reducer.timeout_seconds, deadline));
     GS_TRY(gs_link_watch_begin(&session->link, session->comm, session->state->num_params, deadline));
     session->passes = pass_context(session);
     gs_plan_switch_show(&session->plans);
@@ -396,6 +400,10 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
 
 gs_comm *gs_session_comm(const gs_session *session) {
     return session->comm;
+}
+
+const gs_save_team *gs_session_save_team(const gs_session *session) {
+    return &session->save_team;
 }
 
 const char *gs_session_backend(const gs_session *session) {

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "rpc/schema/job_spec.h"
+#include "worker/checkpoint/save_team.h"
 #include "worker/control/control.h"
 #include "worker/control/rendezvous.h"
 #include "worker/pass/model_replicas.h"
@@ -27,6 +28,7 @@ typedef struct gs_session_options {
     gs_control *control;      // borrows until destroy
     const char *data_root;    // borrows until destroy
     const char *data_address;  // as gs_comm_options; borrows until destroy
+    bool sees_no_checkpoints;  // the directory here is not the coordinator's
     gs_place place;
     int num_shards;
     const gs_bucket_plan *plan;   // copied
@@ -45,6 +47,7 @@ GS_NODISCARD gs_status gs_session_connect(gs_session *session, gs_deadline deadl
 gs_digest gs_session_state_digest(const gs_session *session);
 bool gs_session_state_is_broken(const gs_session *session);  // an update, or a transfer, failed half-way
 gs_comm *gs_session_comm(const gs_session *session);  // NULL before it is connected
+const gs_save_team *gs_session_save_team(const gs_session *session);  // once connected
 const char *gs_session_backend(const gs_session *session);
 const char *gs_session_backend_reason(const gs_session *session);
 const char *gs_session_algorithm(const gs_session *session);  // of the largest bucket

@@ -10,6 +10,7 @@
 #include "gradsync/step/logical_shards.h"
 #include "gradsync/tensor/arena.h"
 #include "rpc/schema/job_spec.h"
+#include "worker/checkpoint/save_team.h"
 #include "worker/control/control.h"
 #include "worker/data/data_loader.h"
 #include "worker/pass/backward_update.h"
@@ -51,6 +52,8 @@ struct gs_session {
     gs_plan_switch plans;    // the one in use, and the next
     gs_order_reporter order;  // rank 0
     gs_link_watch link;       // empty within a host
+    bool sees_no_checkpoints;
+    gs_save_team save_team;   // since connect
 
     gs_data_loader *train, *evaluation;  // evaluation: NULL when the job has none
     gs_arena *arena;  // borrowed

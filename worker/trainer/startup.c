@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/below.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/model_import.h"
 #include "worker/data/data_loader.h"
-#include "worker/data/data_file.h"
 
 gs_status gs_startup_open_device(gs_device **out, const gs_job_spec *spec,
                                  const gs_startup_device *wanted) {

@@ -83,6 +83,8 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
                         gs_step_facts *facts) {
     gs_progress_enter(session->progress, GS_PHASE_COMMIT);
     gs_session_end_digest(session);
+    // A step may take longer than it takes others to come into this rank's place.
+    GS_TRY(gs_lead_await(&session->control->lead, &session->control->mailbox));
     gs_commit_vote vote = {.step = facts->step,
                            .generation = session->generation,
                            .plan_digest = session->plans.digest,
@@ -356,6 +358,7 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     GS_TRY(session->reduced.nonfinite ? gs_reducer_rollback(session->reducer)
                                       : gs_reducer_commit(session->reducer));
     gs_hook_tensors_follow(session->state, session->reducer);
+    gs_order_reporter_add_offers(&session->order, position->step, session->reducer);
     const gs_trainer_state *state = session->state;
     gs_grad_scaler_update(&position->loss_scale, &state->loss_scaling, session->reduced.nonfinite);
     position->step++;

@@ -32,7 +32,7 @@ static gs_status fill_state(gs_trainer *trainer) {
     const gs_trainer_options *options = &trainer->options;
     gs_status status = gs_startup_fill_state(&trainer->state, options->spec, options->data_root,
                                              options->resume);
-    if (status.code == GS_NOT_FOUND && options->is_apart && !trainer->state.is_sharded && options->resume && *options->resume) {
+    if (status.code == GS_NOT_FOUND && options->is_apart && options->resume && *options->resume) {
         gs_log_warn("no checkpoint here: the state is to come from another rank", "job=%s checkpoint=%s", options->job, options->resume);
         return gs_ok();
     }
@@ -134,6 +134,7 @@ static void end_session(gs_trainer *trainer) {
     if (status.code)
         gs_log_warn("an old generation has not ended", "job=%s generation=%u reason=\"%s\"",
                     trainer->options.job, gs_session_generation(trainer->session), status.message);
+    trainer->saves.team = NULL;
     gs_session_destroy(trainer->session);
     trainer->session = NULL;
     gs_run_loop_leave_session(&trainer->loop);
@@ -148,6 +149,7 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
                                   .control = trainer->options.control,
                                   .data_root = trainer->options.data_root,
                                   .data_address = trainer->options.data_address,
+                                  .sees_no_checkpoints = trainer->options.is_apart,
                                   .place = assignment->place,
                                   .num_shards = assignment->num_shards,
                                   .plan = assignment->plan,
@@ -164,6 +166,7 @@ gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline) {
     trainer->loop.state_is_broken = gs_session_state_is_broken(session);
     GS_TRY(status);
     const gs_place place = gs_session_place(session);
+    trainer->saves.team = gs_session_save_team(session);
     gs_saves_take_over(&trainer->saves, &place);
     gs_telemetry_init(&trainer->loop.telemetry, gs_session_generation(session),
                       gs_session_rank(session), gs_session_world_size(session));

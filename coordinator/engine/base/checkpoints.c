@@ -72,11 +72,6 @@ static void free_report(void *report) {
 }
 
 void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report) {
-    if (job->go_on_step && report->step > job->go_on_step) {
-        gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint not taken", "job=%s directory=%s step=%lld goes_on_from=%lld",
-                    job->id_text, directory, (long long)report->step, (long long)job->go_on_step);
-        return;
-    }
     if (gs_checkpoints_find(&job->checkpoints, directory)) return;
     gs_checkpoint *item = gs_checkpoints_add(&job->checkpoints, directory);
     gs_checkpoint_report *kept = calloc(1, sizeof *kept);
@@ -128,13 +123,8 @@ static gs_checkpoint *find_surplus(const gs_job *job) {
 
 static void go_on_from(gs_job *job, int64_t step) { job->go_on_step = job->checkpoints.most_step = step; }
 
-// Files that are being read may be of later steps: nobody waits for what they say.
 void gs_checkpoints_go_back(gs_job *job, int64_t step) {
     go_on_from(job, step);
-    for (size_t i = job->checkpoints.count; i-- > 0;) {
-        const gs_checkpoint *item = &job->checkpoints.items[i];
-        if (item->step > step && item->state == GS_CHECKPOINT_VERIFYING) gs_checkpoints_forget(&job->checkpoints, item->directory);
-    }
     gs_checkpoints_settle(job);
 }
 
@@ -143,8 +133,8 @@ void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step) {
     go_on_from(job, 0);
     for (size_t i = 0; i < job->checkpoints.count && is_named; i++) {
         gs_checkpoint *item = &job->checkpoints.items[i];
-        if (item->step <= step || !may_start(item)) continue;
-        item->is_gone = true;  // whatever becomes of its row and its files
+        if (item->step <= step || item->state == GS_CHECKPOINT_DELETING) continue;
+        item->is_gone = true;  // whatever becomes of its row and its files; one that is being read goes behind that
         delete_checkpoint(engine, job, item);
     }
 }
@@ -155,7 +145,7 @@ static bool go_back_no_more(gs_engine *engine, gs_job *job) {
     int64_t step = job->go_on_step;
     if (!step || gs_checkpoints_pending(&job->checkpoints) || !gs_checkpoints_find_step(job, step).code) return false;
     go_on_from(job, 0);
-    job->checkpoints.is_found = false;  // later ones were not taken
+    job->checkpoints.is_found = false;  // nothing newer is overlooked for it
     engine->state.schedule_needed = true;
     gs_job_touch(engine, job);
     gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "NamedCheckpointLost",
@@ -192,6 +182,7 @@ void gs_checkpoints_find_more(gs_engine *engine, gs_job *job) {
     effect->job = job;
     effect->job_id = job->id;
     job->checkpoints.wants_look = false;
+    job->checkpoints.listed_ns = engine->state.now_ns;
     if (!job->checkpoints.looking++) job->checkpoints.asked_ns = engine->state.now_ns;
 }
 
@@ -220,6 +211,12 @@ void gs_checkpoints_find_again(gs_engine *engine, gs_job *job) {
     if (checkpoints->find_again_ns || checkpoints->num_finds == MOST_FINDS) return;
     checkpoints->num_finds++;
     checkpoints->find_again_ns = engine->state.now_ns + FIND_AGAIN_NS;
+}
+
+bool gs_checkpoints_find_soon(gs_engine *engine, gs_job *job) {
+    if (job->checkpoints.find_again_ns) return false;
+    job->checkpoints.find_again_ns = engine->state.now_ns + FIND_AGAIN_NS;
+    return true;
 }
 
 static void begin_absence(gs_engine *engine, gs_job *job, const char *why) {
@@ -276,7 +273,8 @@ bool gs_checkpoints_give_up_disk(gs_job *job) {
 static void watch_disk(gs_engine *engine, gs_job *job) {
     const gs_checkpoints *checkpoints = &job->checkpoints;
     bool is_asked = checkpoints->looking > 0 || checkpoints->is_checking;
-    if (!is_asked || job->run || gs_job_state_terminal(job->state) || checkpoints->away_since_ns) return;
+    bool is_waited_for = job->run ? gs_run_all_exited(job->run) : !gs_job_state_terminal(job->state);
+    if (!is_asked || !is_waited_for || checkpoints->away_since_ns) return;
     if (engine->state.now_ns - checkpoints->asked_ns < ANSWER_NS) return;
     char why[60];
     snprintf(why, sizeof why, "no answer for %lld s", (long long)(ANSWER_NS / GS_NS_PER_SEC));

@@ -29,6 +29,8 @@ void gs_checkpoints_look_around(gs_engine *engine);
 // The same in a moment, for what the disk could not read just now; a start waits for it. Not for ever: who has asked often
 // enough starts from what there is.
 void gs_checkpoints_find_again(gs_engine *engine, gs_job *job);
+// The same for what was not heard, as often as that happens. False: it is asked for already.
+bool gs_checkpoints_find_soon(gs_engine *engine, gs_job *job);
 // The disk itself did not answer: nothing is known of what is on it, and a start waits until it does, or until an operator
 // has given it up.
 void gs_checkpoints_miss_disk(gs_engine *engine, gs_job *job, gs_status status);
@@ -50,8 +52,8 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done);
 
 // A checkpoint of this step is there to start from; INVALID_ARGUMENT names those that are.
 GS_NODISCARD gs_status gs_checkpoints_find_step(const gs_job *job, int64_t step);
-// The next start goes on from there, which the disk has just been seen to have, and none of a later step that is found before its
-// ranks have begun is taken. Those that are known stay until then: what was named may turn out to be damaged.
+// The next start goes on from there, which the disk has just been seen to have; it waits for no later one that is being read.
+// Later ones, also those that are found yet, stay until its ranks have begun: what was named may turn out to be damaged.
 void gs_checkpoints_go_back(gs_job *job, int64_t step);
 // The ranks of a generation hold this step: where it was named, later ones are removed.
 void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step);

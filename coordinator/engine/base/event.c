@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "rpc/schema/role.h"
+
 static const char *const names[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_NOTHING] = "nothing",
     [GS_ON_START] = "start",
@@ -62,10 +64,15 @@ void gs_engine_event_release(gs_engine_event *event) {
     case GS_ON_READY_ORDER:
         gs_param_order_release(&event->ready_order.order);
         gs_link_report_release(&event->ready_order.link);
+        gs_plan_offers_release(&event->ready_order.offers);
         break;
     case GS_ON_CREATE_JOB: free(event->create.spec); break;
     case GS_ON_PARTS_LOOKED: gs_checkpoint_report_release(&event->done.found); break;
     default: break;
     }
     event->kind = GS_ON_NOTHING;
+}
+
+bool gs_principal_may_be(const gs_principal *principal, const char *worker) {
+    return !principal->is_known || gs_key_name_covers(principal->name, principal->is_pool, worker);
 }

@@ -66,17 +66,22 @@ typedef enum gs_engine_event_kind {
     GS_NUM_ENGINE_EVENTS
 } gs_engine_event_kind;
 
-// Who asks, as soon as somebody has to show a key.
+// Whose key the message came with. {0}: it came where nobody shows one, and its sender may be anybody.
 typedef struct gs_principal {
-    gs_role role;
-    uint32_t id;  // 0: nobody in particular
+    bool is_known;
+    bool is_pool;      // of workers whose names begin with this one and a hyphen
+    const char *name;  // borrowed for the step
 } gs_principal;
+
+// Whether it may speak for this worker, and for trainers there.
+bool gs_principal_may_be(const gs_principal *principal, const char *worker);
 
 typedef struct gs_origin {
     gs_call call;  // 0: one-way, or not from outside
     uint64_t incarnation, job;  // of the peer, as its envelope says; 0: none
     int64_t generation;         // that the message is bound to; −1: it names none
     gs_principal principal;
+    const char *asked_by;  // of people: whom the API names, by whose word alone; NULL or "": nobody was asked
 } gs_origin;
 
 // What an agent says that runs in one of its slots.
@@ -110,6 +115,7 @@ typedef struct gs_agent_hello {
     bool is_leaving;  // it ends when its trainers have
     bool takes_cadence;
     bool looks_out;   // for signs in checkpoint directories, when it hears nobody
+    bool tells_place;  // heartbeats say where it sees checkpoints, the first of them as soon as it has looked
     gs_agent_devices devices;  // taken
     gs_running_trainer *running;  // owned by the event
     size_t num_running;
@@ -130,6 +136,9 @@ typedef struct gs_trainer_hello {
     uint64_t incarnation, launch_token;
     int64_t pid, applied_step;
     const char *host, *boot_id, *params_digest, *data_digest;
+    // What it reduces over in a generation, and why; NULL: not told.
+    const char *backend, *backend_reason;
+    uint32_t backend_generation;
     uint64_t arithmetic;  // a hash; 0: not told
     bool takes_cadence;
 } gs_trainer_hello;
@@ -186,6 +195,7 @@ typedef struct gs_order_report {
     gs_param_order order;  // taken; each of its numbers once
     bool settled;
     gs_link_report link;   // taken; empty: not told
+    gs_plan_offers offers; // likewise
 } gs_order_report;
 
 typedef struct gs_create_request {
@@ -228,6 +238,7 @@ typedef struct gs_completion {
     const char *const *names;          // of directories: found, or missing
     size_t num_names;
     gs_life_look life;                 // of GS_ON_LIFE_LOOKED
+    uint32_t left_by;                  // of GS_ON_DIRECTORIES_FOUND: which generation of this cluster left the fence there; 0: none
 } gs_completion;
 
 typedef struct gs_engine_event {

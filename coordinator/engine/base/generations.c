@@ -15,6 +15,7 @@ static void ask(gs_engine *engine) {
 uint32_t gs_generations_take(gs_engine *engine) {
     gs_generation_numbers *numbers = &engine->state.generations;
     uint32_t generation = numbers->next < numbers->durable_end ? numbers->next++ : 0;
+    if (generation) numbers->leapt_from = 0;
     ask(engine);
     return generation;
 }

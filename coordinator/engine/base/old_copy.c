@@ -1,5 +1,8 @@
 #include "coordinator/engine/base/old_copy.h"
 
+#include <string.h>
+
+#include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
 
 static gs_status say_old(const gs_engine *engine, const char *who, int64_t epoch) {
@@ -10,22 +13,75 @@ static gs_status say_old(const gs_engine *engine, const char *who, int64_t epoch
                     who, (long long)epoch, cluster->id, cluster->epoch);
 }
 
-static gs_status end(gs_engine *engine, const char *who, int64_t epoch) {
+// The first number that was not given out here. A fence of later is found within milliseconds of a start, before a worker that was
+// there all the while can say what it runs: its word counts as if numbers had not leapt, until one of them is given out.
+static uint32_t first_unknown(const gs_engine *engine) {
+    const gs_generation_numbers *numbers = &engine->state.generations;
+    return numbers->leapt_from ? numbers->leapt_from : numbers->next;
+}
+
+static gs_status say_ahead(const gs_engine *engine, const gs_agent_hello *hello, const gs_running_trainer *running) {
+    char job[GS_JOB_ID_LEN];
+    gs_job_id_format(job, running->job);
+    return gs_error(GS_UNAVAILABLE,
+                    "%s runs generation %u of job %s of cluster %s, and this database has given out none above %u: it is an old "
+                    "copy",
+                    hello->worker, running->generation, job, engine->state.cluster.id, first_unknown(engine) - 1);
+}
+
+static gs_status end_with(gs_engine *engine, gs_status status) {
     gs_cluster *cluster = &engine->state.cluster;
-    const gs_status status = say_old(engine, who, epoch);
     if (!cluster->is_old_copy)
         gs_note_add(engine, NULL, NULL, GS_SEVERITY_ERROR, "OldDatabase",
                     "%s; no trainer is started or ended from here, and this coordinator ends. Start it on the newer "
                     "data, or on an empty directory and adopt what runs",
                     status.message);
     cluster->is_old_copy = true;
-    cluster->later_epoch = (uint32_t)epoch;
     return status;
 }
 
+static gs_status end(gs_engine *engine, const char *who, int64_t epoch) {
+    engine->state.cluster.later_epoch = (uint32_t)epoch;
+    return end_with(engine, say_old(engine, who, epoch));
+}
+
 gs_status gs_old_copy_ask_worker(gs_engine *engine, const gs_seen_life *seen, const char *worker) {
-    if (!gs_cluster_is_older(&engine->state.cluster, seen)) return gs_ok();
-    return end(engine, worker, seen->epoch);
+    const gs_cluster *cluster = &engine->state.cluster;
+    if (gs_cluster_is_older(cluster, seen)) return end(engine, worker, seen->epoch);
+    // Who has not seen a later life itself would be told what to end.
+    if (cluster->is_old_copy) return gs_error(GS_UNAVAILABLE, "the coordinator is going down: its database is an old copy");
+    return gs_ok();
+}
+
+// What was deleted here may have been adopted with any number, and its row is gone.
+static bool is_ahead(const gs_engine *engine, const gs_running_trainer *running) {
+    const gs_state *state = &engine->state;
+    return running->cluster && strcmp(running->cluster, state->cluster.id) == 0 && running->generation >= first_unknown(engine) &&
+           !gs_job_table_is_gone(&state->jobs, running->job, true);
+}
+
+gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello) {
+    for (size_t i = 0; i < hello->num_running; i++) {
+        const gs_running_trainer *running = &hello->running[i];
+        if (!is_ahead(engine, running)) continue;
+        engine->state.cluster.later_generation = running->generation;
+        return end_with(engine, say_ahead(engine, hello, running));
+    }
+    return gs_ok();
+}
+
+void gs_old_copy_note_fence(gs_engine *engine, gs_job *job, uint32_t left_by) {
+    uint32_t next = engine->state.generations.next, least;
+    if (left_by < next) return;
+    if (!gs_generations_leap(engine, left_by, &least)) {
+        gs_mind_log(engine, GS_SEVERITY_ERROR, "no generations left", "job=%s generation=%u", job->id_text, left_by);
+        return;
+    }
+    if (!engine->state.generations.leapt_from) engine->state.generations.leapt_from = next;
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "OtherDatabase",
+                "generation %u of this cluster has trained in the job's checkpoint directory, and this database has given out "
+                "none above %u: it is an old copy, or another coordinator runs on one; from here on they begin at %u",
+                left_by, next - 1, least);
 }
 
 // The newest life of this database that a worker which is there is known to have seen: before this start, or this one,

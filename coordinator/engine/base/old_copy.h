@@ -14,6 +14,12 @@ GS_NODISCARD gs_status gs_old_copy_ask_worker(gs_engine *engine, const gs_seen_l
 // not for long.
 GS_NODISCARD gs_status gs_old_copy_ask_trainer(gs_engine *engine, const gs_seen_life *seen);
 
+// The same as the first, of what it runs: a generation of this cluster that this database has not given out yet.
+GS_NODISCARD gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello);
+// Such a generation has left its fence where the job's checkpoints lie. Whether its ranks live the disk does not say; numbers that
+// are given from now on are above it, so that it does not keep out those who come next.
+void gs_old_copy_note_fence(gs_engine *engine, gs_job *job, uint32_t left_by);
+
 void gs_old_copy_tick(gs_engine *engine);
 bool gs_old_copy_is_possible(const gs_engine *engine);  // it is one, or somebody says so and nobody has denied it
 

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/old_copy.h"
 
 // Of one job, at a time. Ranks begin none while they write one.
 #define MOST_SAVES 64
@@ -91,6 +93,13 @@ static gs_status check_room(const gs_checkpoints *checkpoints, const char *direc
     return gs_error(GS_RESOURCE_EXHAUSTED, "directory: \"%s\" would be one more than the %zu saves of this job that are under way", directory, count);
 }
 
+// Its files are there, and no rank speaks of them again: they are looked for on the disk.
+static void put_off(gs_engine *engine, gs_job *job, gs_status refusal) {
+    if (gs_checkpoints_find_soon(engine, job))
+        gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointPutOff", "%s; what is whole is found on the disk in a moment",
+                    refusal.message);
+}
+
 void gs_on_checkpointed(gs_engine *engine, gs_member *member, gs_engine_event *event) {
     gs_save_report *report = &event->checkpointed;
     gs_job *job = member->job;
@@ -98,7 +107,12 @@ void gs_on_checkpointed(gs_engine *engine, gs_member *member, gs_engine_event *e
     gs_status status = gs_ok();
     if (report->is_part || !report->failed) status = read_directory(&name, engine, job, report->directory);
     if (!status.code) status = report->refusal;
-    if (!status.code && (report->is_part || !report->failed)) status = check_room(&job->checkpoints, name, report->is_part);
+    gs_status room = gs_ok();
+    if (!status.code && (report->is_part || !report->failed)) room = check_room(&job->checkpoints, name, report->is_part);
+    if (room.code) {
+        put_off(engine, job, room);
+        status = room;
+    }
     gs_reply_status(engine, event->from.call, status);
     if (status.code) return;
     if (report->is_part) take_part(engine, job, name, report);
@@ -171,6 +185,7 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
         gs_checkpoints_miss_disk(engine, job, done->status);
     } else {
         gs_checkpoints_find_disk(engine, job);
+        gs_old_copy_note_fence(engine, job, done->left_by);
     }
     for (size_t i = 0; i < done->num_names; i++) {
         if (!gs_checkpoints_find(&job->checkpoints, done->names[i])) look_for(engine, job, done->names[i], false);

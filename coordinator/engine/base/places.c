@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "coordinator/engine/base/moves.h"
+#include "core/clock.h"
+
+#define TELL_NS (5 * GS_NS_PER_SEC)
 
 bool gs_place_is_apart(const gs_engine *engine, const gs_member *member) {
     const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
@@ -15,20 +18,23 @@ const gs_member *gs_place_find_apart(const gs_engine *engine, const gs_run *run)
     return NULL;
 }
 
+static bool is_seen_by_any(const gs_engine *engine, const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++)
+        if (!gs_place_is_apart(engine, &run->members[i])) return true;
+    return false;
+}
+
 // Whoever has lost a job's steps looks for why, and this is where it began.
 void gs_place_tell_apart(gs_engine *engine, gs_run *run) {
     const gs_member *member = gs_place_find_apart(engine, run);
     if (!member || run->told_apart) return;
     run->told_apart = true;
     gs_job *job = run->job;
-    bool by_all = job->spec.checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS || job->spec.reducer.sharding != GS_SHARDING_NONE;
-    bool is_first = gs_place_is_apart(engine, &run->members[0]);
     gs_note_add(engine, job, member, GS_SEVERITY_WARNING, "CheckpointsNotShared",
                 "worker %s on %s has a checkpoint directory of its own, which is not seen here: %s; `gradsync doctor` says what workers see",
                 member->worker, member->host,
-                by_all     ? "parts that its ranks write are missing in every checkpoint, so a restart goes back to the beginning"
-                : is_first ? "what rank 0 saves there is lost to a restart"
-                           : "its ranks get the state from rank 0 after a restart");
+                is_seen_by_any(engine, run) ? "a rank that sees the coordinator's saves for its ranks, and gives them their state after a restart"
+                                            : "no rank of the job sees the coordinator's, so all that it saves is lost to a restart");
 }
 
 // What they were told when they were launched was what their worker saw then, and it may not have said so here yet.
@@ -47,7 +53,25 @@ static void keep_elsewhere(gs_engine *engine, const gs_agent *agent) {
 }
 
 void gs_place_take(gs_engine *engine, gs_agent *agent, gs_agent_place said) {
-    if (said == GS_PLACE_UNKNOWN || said == agent->place) return;
+    if (said == GS_PLACE_UNKNOWN) return;
+    if (agent->place_due_ns) engine->state.schedule_needed = true;
+    agent->place_due_ns = 0;
+    if (said == agent->place) return;
     agent->place = said;
+    engine->state.schedule_needed = true;
     if (said == GS_PLACE_APART) keep_elsewhere(engine, agent);
+}
+
+void gs_place_await(gs_engine *engine, gs_agent *agent, bool tells_place) {
+    bool is_open = tells_place && agent->place == GS_PLACE_UNKNOWN;
+    agent->place_due_ns = is_open ? engine->state.now_ns + TELL_NS : 0;
+}
+
+void gs_places_tick(gs_engine *engine) {
+    for (size_t i = 0; i < engine->state.agents.count; i++) {
+        gs_agent *agent = engine->state.agents.items[i];
+        if (!agent->place_due_ns || engine->state.now_ns < agent->place_due_ns) continue;
+        agent->place_due_ns = 0;
+        engine->state.schedule_needed = true;
+    }
 }

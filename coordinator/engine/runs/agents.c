@@ -262,6 +262,12 @@ static bool has_successors(const gs_engine *engine, const gs_running_trainer *ru
     return job && running->generation && running->generation < job->generation;
 }
 
+// It was started, and a life of the coordinator ended before it had a place in a generation: it has nothing to save, and may stand
+// on its way to its Hello for as long as it likes. Of workers that tell no cluster nobody knows.
+static bool has_never_trained(const gs_running_trainer *running) {
+    return running->cluster && *running->cluster && !running->generation && running->step <= 0;
+}
+
 static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
     if (running->slot < 0 || running->slot >= agent->num_slots) return;
     gs_agent_slot *slot = &agent->slots[running->slot];
@@ -285,7 +291,7 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
     bool is_over = !member || member->stage == GS_MEMBER_EXITED;
     if (is_over || member->kill_sent) {
         // What was ours and is not any more is asked to save and end.
-        bool may_save = is_over && !has_successors(engine, running);
+        bool may_save = is_over && !has_successors(engine, running) && !has_never_trained(running);
         gs_order_stop_slot(engine, agent, (int)running->slot, running->incarnation, !may_save,
                            may_save ? gs_seconds_of(engine->state.timing.save_ns) : 0);
         return;
@@ -358,6 +364,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_agent *agent = NULL;
     gs_status status = hello->refusal;
     if (!status.code) status = gs_old_copy_ask_worker(engine, &hello->seen, hello->worker);
+    if (!status.code) status = gs_old_copy_ask_running(engine, hello);
     bool known = !status.code && gs_agent_table_find(&engine->state.agents, hello->worker);
     if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.incarnation);
     if (status.code) {
@@ -372,9 +379,10 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     agent->is_leaving = hello->is_leaving;
     agent->takes_cadence = hello->takes_cadence;
     agent->looks_out = hello->looks_out;
+    gs_place_await(engine, agent, hello->tells_place);
     agent->heard_ns = agent->connected_ns = engine->state.now_ns;
-    gs_tell_agent_welcome(engine, agent);
     for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &hello->running[i]);
+    gs_tell_agent_welcome(engine, agent);  // last: who is told neither to kill a trainer nor to stop it lets it go on
     notice_missing(engine, agent);
     claim_devices(engine, agent);
     claim_left_devices(engine);
@@ -389,7 +397,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
 
 void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
     gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
-    if (!agent) return;
+    if (!agent || !gs_principal_may_be(&event->from.principal, agent->name)) return;
     agent->heard_ns = engine->state.now_ns;
     agent->heartbeat_ns = agent->told_heartbeat_ns;
     agent->is_leaving |= event->agent_heartbeat.is_leaving;
@@ -410,13 +418,19 @@ void gs_on_exited(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
+    gs_member *member = gs_state_member(&engine->state, exit->incarnation);
+    const gs_principal *principal = &event->from.principal;
+    // Nobody ends another worker's trainer by what he says, before his own hello neither.
+    if ((agent && !gs_principal_may_be(principal, agent->name)) || (member && !gs_principal_may_be(principal, member->worker))) {
+        gs_reply_error(engine, event->from.call, gs_error(GS_PERMISSION_DENIED, "this trainer is another worker's"));
+        return;
+    }
     for (int i = 0; agent && i < agent->num_slots; i++) {
         if (agent->slots[i].incarnation != exit->incarnation) continue;
         look_for_saves(engine, &agent->slots[i]);
         agent->slots[i] = (gs_agent_slot){0};
     }
     engine->state.schedule_needed = true;
-    gs_member *member = gs_state_member(&engine->state, exit->incarnation);
     if (member && member->stage != GS_MEMBER_EXITED) {
         gs_member_exited(engine, member, exit->exit_code, exit->signal, exit->log_tail);
         exit->log_tail = NULL;

@@ -1,23 +1,21 @@
 #include "coordinator/engine/runs/claims.h"
 
-#include <string.h>
-
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
-#define REASON "StateMismatch"
-
 static void disbelieve(gs_engine *engine, gs_member *liar, int64_t told, int64_t reached) {
     gs_run *run = liar->job->run;
-    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = liar, .reason = REASON, .class = "system",
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = liar, .reason = "StateMismatch", .class = "system",
                       .evict = true, .fault = GS_FAULT_MISMATCH};
     gs_run_fail(engine, run, &blame, "rank %d on %s tells of step %lld, the others stand at step %lld",
                 gs_member_index(liar), liar->host, (long long)told, (long long)reached);
 }
 
+// Whose state differs before the first step says so, and has claimed nothing.
 static bool is_disbelieved(const gs_member *member) {
-    const gs_run *run = member->job->run;
-    return run->cause.set && run->cause.member == gs_member_index(member) && strcmp(run->cause.reason, REASON) == 0;
+    const gs_run_cause *cause = &member->job->run->cause;
+    bool is_of_claim = cause->set && cause->kind == GS_FAILURE_LOST && cause->fault.kind == GS_FAULT_MISMATCH;
+    return is_of_claim && cause->member == gs_member_index(member);
 }
 
 bool gs_claim_is_possible(gs_engine *engine, gs_member *member, int64_t applied_step) {

@@ -14,27 +14,43 @@
 #include "coordinator/model/memory.h"
 #include "coordinator/rules/scheduler.h"
 #include "core/clock.h"
+#include "core/u64_map.h"
 
-// Ranks of a set that is over: they have been asked to end, and may train until they have.
-static bool is_still_there(const gs_engine *engine, const gs_job *job) {
-    for (size_t i = 0; i < engine->state.agents.count; i++) {
-        const gs_agent *agent = engine->state.agents.items[i];
-        for (int slot = 0; gs_agent_is_connected(agent) && slot < agent->num_slots; slot++) {
-            if (agent->slots[slot].incarnation && agent->slots[slot].job == job->id) return true;
-        }
-    }
+#define LISTED_NS (2 * GS_NS_PER_SEC)  // what was on a disk so long ago is asked again
+#define MOST_LISTS 2
+
+static bool may_want_slots(const gs_job *job) {
+    return !job->run && !job->held_back && !job->stop_asked && !gs_job_state_terminal(job->state);
+}
+
+static bool somebody_may_want_slots(const gs_job_table *jobs) {
+    for (size_t i = 0; i < jobs->count; i++)
+        if (may_want_slots(jobs->items[i])) return true;
     return false;
 }
 
-static bool wants_slots(const gs_engine *engine, const gs_job *job) {
-    return !job->run && !job->held_back && !job->stop_asked &&
-           !gs_job_state_terminal(job->state) && !is_still_there(engine, job);
+// Jobs with a rank somewhere: those of a set that is over have been asked to end, and may train until they have. Found once for
+// all jobs that wait, of which there may be as many as there are slots.
+static gs_u64_map find_there(const gs_engine *engine) {
+    gs_u64_map there = {0};
+    uint64_t last = 0;
+    for (size_t i = 0; i < engine->state.agents.count; i++) {
+        gs_agent *agent = engine->state.agents.items[i];
+        for (int slot = 0; gs_agent_is_connected(agent) && slot < agent->num_slots; slot++) {
+            uint64_t job = agent->slots[slot].job;
+            if (!agent->slots[slot].incarnation || !job || job == last) continue;
+            if (!gs_u64_map_get(&there, job) && !gs_u64_map_set(&there, job, agent)) abort();
+            last = job;
+        }
+    }
+    return there;
 }
 
 // Slots of all workers that are connected.
 typedef struct pools_of_all {
     gs_slot_pools free, total;
-    bool lacks_nccl;  // one that has GPUs
+    gs_slot_pools seeing;  // of the free ones: those whose worker may see the checkpoints here
+    bool lacks_nccl;       // one that has GPUs
 } pools_of_all;
 
 static pools_of_all count_slots(const gs_engine *engine) {
@@ -45,6 +61,8 @@ static pools_of_all count_slots(const gs_engine *engine) {
         gs_slot_pools free = gs_agent_free_slots(agent), all = gs_agent_all_slots(agent);
         pools.free.plain += free.plain;
         pools.free.gpu += free.gpu;
+        pools.seeing.plain += agent->place == GS_PLACE_APART ? 0 : free.plain;
+        pools.seeing.gpu += agent->place == GS_PLACE_APART ? 0 : free.gpu;
         pools.total.plain += all.plain;
         pools.total.gpu += all.gpu;
         pools.lacks_nccl |= all.gpu > 0 && !agent->devices.nccl[0];
@@ -125,6 +143,14 @@ static void release_placement(placement *at) {
     free(at->gpu);
 }
 
+// Where another one has checkpoints of its own: the first with a free slot that has not. Else, or where there is none: `count`.
+static size_t find_lead(const placement *at, const int *free_slots) {
+    bool is_one_apart = at->count > 0 && at->agents[at->count - 1]->place == GS_PLACE_APART;  // they are the last
+    for (size_t i = 0; i < at->count && is_one_apart; i++)
+        if (free_slots[i] > 0 && at->agents[i]->place != GS_PLACE_APART) return i;
+    return at->count;
+}
+
 static placement find_placement(const gs_engine *engine, const gs_schedule_job *decision,
                                 gs_slot_pools free_pools) {
     size_t count = engine->state.agents.count;
@@ -137,9 +163,10 @@ static placement find_placement(const gs_engine *engine, const gs_schedule_job *
     qsort(at.agents, count, sizeof *at.agents, compare_agents);
     gs_slot_pools take = gs_schedule_take(decision->needs_gpu, decision->ranks, free_pools);
     for (size_t i = 0; i < count; i++) free_slots[i] = gs_agent_free_slots(at.agents[i]).plain;
-    gs_schedule_spread(at.plain, free_slots, count, take.plain);
+    size_t lead = take.plain > 0 ? find_lead(&at, free_slots) : count;
+    gs_schedule_spread(at.plain, free_slots, count, take.plain, lead);
     for (size_t i = 0; i < count; i++) free_slots[i] = gs_agent_free_slots(at.agents[i]).gpu;
-    gs_schedule_spread(at.gpu, free_slots, count, take.gpu);
+    gs_schedule_spread(at.gpu, free_slots, count, take.gpu, lead < count || !take.gpu ? count : find_lead(&at, free_slots));
     free(free_slots);
     return at;
 }
@@ -200,19 +227,69 @@ void gs_on_too_large(gs_engine *engine, const gs_engine_event *event) {
     }
 }
 
+// A disk is slow, or what was found took long to read: ranks that nobody hears may have saved meanwhile. A disk that stays slow
+// keeps no job waiting for that.
+static bool lists_again(gs_engine *engine, gs_checkpoints *checkpoints) {
+    bool is_old = checkpoints->listed_ns && engine->state.now_ns - checkpoints->listed_ns >= LISTED_NS;
+    if (!is_old || checkpoints->num_lists == MOST_LISTS) return false;
+    checkpoints->num_lists++;
+    checkpoints->is_checked = false;
+    return true;
+}
+
 // What it starts from is known then: a rank that was not heard has saved on the disk alone.
 static bool knows_checkpoints(gs_engine *engine, gs_job *job) {
     gs_checkpoints *checkpoints = &job->checkpoints;
     if (checkpoints->is_given_up) return true;
     if (!checkpoints->is_found) gs_checkpoints_find_more(engine, job);
     checkpoints->is_found = true;
-    return !gs_checkpoints_pending(checkpoints) && gs_checkpoints_are_checked(engine, job);
+    if (gs_checkpoints_pending(checkpoints) || !gs_checkpoints_are_checked(engine, job)) return false;
+    if (!lists_again(engine, checkpoints)) return true;
+    gs_checkpoints_find_more(engine, job);
+    return false;
 }
 
 // It goes on without the job, and is asked again then. Where it was never started nobody writes.
 static void forget_disk(gs_job *job) {
     if (job->started_ms) job->checkpoints.is_found = false;
     job->checkpoints.is_checked = false;
+}
+
+// A set of which nobody sees the job's checkpoint would begin without it, and end for it. True while a worker that does may come: as long
+// as ranks that nobody hears are waited for.
+static bool await_place(gs_engine *engine, gs_job *job) {
+    int64_t limit_ns = engine->state.timing.orphan_ns;
+    if (!job->apart_since_ns) job->apart_since_ns = engine->state.now_ns;
+    if (engine->state.now_ns - job->apart_since_ns >= limit_ns) return false;
+    gs_job_explain(engine, job, "CheckpointElsewhere",
+                   "no worker with a free slot sees the checkpoint of step %lld; a worker that does is waited for, %lld s at most",
+                   (long long)gs_checkpoints_newest_step(&job->checkpoints), (long long)(limit_ns / GS_NS_PER_SEC));
+    return true;
+}
+
+// There are slots enough, and none of them is where the job's checkpoint is seen: they are left to others.
+static bool lacks_place(const gs_job *job, const gs_schedule_job *decision, const pools_of_all *pools) {
+    gs_slot_pools free = pools->free, seeing = pools->seeing;
+    int free_slots = decision->needs_gpu ? free.gpu : free.plain + free.gpu;
+    if (gs_checkpoints_newest_step(&job->checkpoints) <= 0 || decision->backing_off || free_slots < decision->least) return false;
+    bool takes_gpus = decision->needs_gpu || decision->most > free.plain;
+    return !(takes_gpus && seeing.gpu > 0) && (decision->needs_gpu || !seeing.plain);
+}
+
+// The same of what older jobs have left.
+static bool sees_checkpoint(const gs_engine *engine, const gs_job *job, const gs_schedule_job *decision, gs_slot_pools free_pools) {
+    if (gs_checkpoints_newest_step(&job->checkpoints) <= 0) return true;
+    placement at = find_placement(engine, decision, free_pools);
+    bool sees = false;
+    for (size_t i = 0; i < at.count && !sees; i++) sees = at.plain[i] + at.gpu[i] > 0 && at.agents[i]->place != GS_PLACE_APART;
+    release_placement(&at);
+    return sees;
+}
+
+static bool waits_for_place(gs_engine *engine, gs_job *job, const gs_schedule_job *decision, gs_slot_pools free_pools) {
+    if (!sees_checkpoint(engine, job, decision, free_pools)) return await_place(engine, job);
+    job->apart_since_ns = 0;
+    return false;
 }
 
 static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
@@ -222,8 +299,16 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     gs_run *run = place_run(engine, job, decision, &at);
     release_placement(&at);
     job->run = run;
+    if (job->checkpoints.is_given_up) {
+        int64_t from = gs_checkpoints_newest_step(&job->checkpoints);
+        job->left_generation = job->generation;
+        job->left_step = from > 0 ? from : 0;
+    }
     job->checkpoints.were_checked |= !job->checkpoints.is_given_up;
     job->checkpoints.is_found = job->checkpoints.is_checked = job->checkpoints.is_given_up = false;
+    job->checkpoints.num_lists = 0;
+    int64_t step = gs_checkpoints_newest_step(&job->checkpoints);
+    job->begun_step = step > 0 ? step : 0;
     for (int i = 0; i < run->num_members; i++) {
         if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
     }
@@ -305,30 +390,27 @@ static void give_up_waiting(gs_engine *engine, gs_job *job) {
                no_device ? ": " : "", why);
 }
 
-static bool somebody_waits(const gs_engine *engine) {
-    const gs_job_table *jobs = &engine->state.jobs;
-    for (size_t i = 0; i < jobs->count; i++)
-        if (wants_slots(engine, jobs->items[i])) return true;
-    return false;
-}
-
 void gs_launch_waiting(gs_engine *engine) {
     const gs_job_table *jobs = &engine->state.jobs;
     engine->state.schedule_needed = false;
-    if (gs_old_copy_is_possible(engine) || !somebody_waits(engine)) return;
+    if (gs_old_copy_is_possible(engine) || !somebody_may_want_slots(jobs)) return;
     pools_of_all pools = count_slots(engine);
+    gs_u64_map there = find_there(engine);
     gs_job **waiting = gs_model_alloc(jobs->count, sizeof *waiting);
     gs_schedule_job *decisions = gs_model_alloc(jobs->count, sizeof *decisions);
     size_t count = 0;
     for (size_t i = 0; i < jobs->count; i++) {
         gs_job *job = jobs->items[i];  // oldest first
-        if (!wants_slots(engine, job) || gs_checkpoints_wait_for_disk(engine, job)) continue;
+        if (!may_want_slots(job) || gs_u64_map_get(&there, job->id) || gs_checkpoints_wait_for_disk(engine, job)) continue;
         describe_job(&decisions[count], job, &pools, engine->state.now_ns);
-        waiting[count++] = job;
+        if (lacks_place(job, &decisions[count], &pools) && await_place(engine, job)) forget_disk(job);
+        else waiting[count++] = job;
     }
     if (count > 0) gs_schedule_decide(decisions, count, pools.free, pools.total);
     for (size_t i = 0; i < count; i++) {
-        if (decisions[i].wait == GS_WAIT_NONE) {
+        if (decisions[i].wait == GS_WAIT_NONE && waits_for_place(engine, waiting[i], &decisions[i], pools.free)) {
+            forget_disk(waiting[i]);
+        } else if (decisions[i].wait == GS_WAIT_NONE) {
             launch_job(engine, waiting[i], &decisions[i], pools.free);
             pools.free = count_slots(engine).free;
         } else {
@@ -337,6 +419,7 @@ void gs_launch_waiting(gs_engine *engine) {
             give_up_waiting(engine, waiting[i]);
         }
     }
+    gs_u64_map_release(&there);
     free(waiting);
     free(decisions);
 }

@@ -58,14 +58,12 @@ static bool compare_world(gs_engine *engine, gs_run *run) {
     if (!all_are_here(engine, run)) return false;
     const gs_member *reference = find_reference(run);
     if (!reference) return false;
-    bool waiting = false;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (!strcmp(member->params_digest, reference->params_digest)) continue;
-        if (!member->params) {
+        if (!member->params) {  // one list is enough to say what differs, and those of all would be gigabytes
             if (!member->list_asked) gs_tell_welcome(engine, member, true);
-            waiting = true;
-            continue;
+            return false;
         }
         gs_status difference = gs_param_specs_compare(reference->params, reference->num_params,
                                                       member->params, member->num_params);
@@ -74,7 +72,7 @@ static bool compare_world(gs_engine *engine, gs_run *run) {
                      "every rank must build the same model");
         return false;
     }
-    return !waiting;
+    return true;
 }
 
 static void begin_generation(gs_engine *engine, gs_run *run, uint32_t generation) {
@@ -191,7 +189,8 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);
     gs_member *member = gs_state_member(&engine->state, hello->incarnation);
     if (!member || member->job != job || member->stage == GS_MEMBER_EXITED ||
-        member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation) {
+        member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation ||
+        !gs_principal_may_be(&event->from.principal, member->worker)) {
         return gs_error(GS_ABORTED, "hello: this trainer belongs to no generation of job %s", job->id_text);
     }
     *out = member;
@@ -208,6 +207,19 @@ static void note_hello(gs_engine *engine, gs_member *member, const gs_trainer_he
     snprintf(member->data_digest, sizeof member->data_digest, "%s", hello->data_digest);
     member->arithmetic = hello->arithmetic;
     if (hello->applied_step > member->applied_step) member->applied_step = hello->applied_step;
+}
+
+static void keep_backend(gs_run *run, const char *backend, const char *reason) {
+    snprintf(run->backend, sizeof run->backend, "%s", backend);
+    snprintf(run->backend_reason, sizeof run->backend_reason, "%s", reason ? reason : "");
+}
+
+// A life before this one was told.
+static void note_backend(gs_engine *engine, gs_member *member, const gs_trainer_hello *hello) {
+    gs_run *run = member->job->run;
+    if (member->rank != 0 || run->backend[0] || !hello->backend || hello->backend_generation != run->generation) return;
+    keep_backend(run, hello->backend, hello->backend_reason);
+    gs_job_touch(engine, member->job);
 }
 
 void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
@@ -227,6 +239,7 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
     bool first = member->stage == GS_MEMBER_LAUNCHED;
     if (first) gs_member_enter(engine, member, GS_MEMBER_HERE);
     note_hello(engine, member, &event->hello);
+    note_backend(engine, member, &event->hello);
 
     bool asked = false;
     for (int i = 0; i < run->num_members; i++) asked |= run->members[i].list_asked;
@@ -272,7 +285,7 @@ static void count_lost_steps(gs_engine *engine, gs_job *job, int64_t base_step) 
 
 // Its worker has a checkpoint directory of its own, where there was nothing to start from: the others give it the state.
 static bool is_given_state(const gs_engine *engine, const gs_member *member) {
-    return member->applied_step == 0 && member->job->spec.reducer.sharding == GS_SHARDING_NONE && gs_place_is_apart(engine, member);
+    return member->applied_step == 0 && gs_place_is_apart(engine, member);
 }
 
 // Whom all are compared with: rank 0, unless it is given its state.
@@ -395,11 +408,7 @@ void gs_on_comm_up(gs_engine *engine, gs_member *member, gs_engine_event *event)
     gs_run *run = member->job->run;
     if (run->phase != GS_RUN_CONNECTING) return;
     if (member->stage == GS_MEMBER_READY) gs_member_enter(engine, member, GS_MEMBER_UP);
-    if (member->rank == 0) {
-        const char *reason = event->comm_up.reason;
-        snprintf(run->backend, sizeof run->backend, "%s", event->comm_up.backend);
-        snprintf(run->backend_reason, sizeof run->backend_reason, "%s", reason ? reason : "");
-    }
+    if (member->rank == 0) keep_backend(run, event->comm_up.backend, event->comm_up.reason);
     for (int i = 0; i < run->num_members; i++) {
         if (run->members[i].stage != GS_MEMBER_UP) return;
     }

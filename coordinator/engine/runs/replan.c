@@ -237,7 +237,13 @@ static gs_status take_order(gs_engine *engine, gs_member *member, gs_order_repor
     gs_param_order_release(&job->observed_order);
     job->observed_order = report->order;
     report->order = (gs_param_order){0};
-    bool has_link = report->link.model.num_samples;
+    bool has_link = report->link.model.num_samples, has_offers = report->offers.num_buckets;
+    if (has_offers) {
+        gs_plan_offers_release(&job->offers);
+        job->offers = report->offers;
+        report->offers = (gs_plan_offers){0};
+        gs_job_touch(engine, job);
+    }
     if (has_link) {
         gs_link_report_release(&job->observed_link);
         job->observed_link = report->link;
@@ -246,8 +252,8 @@ static gs_status take_order(gs_engine *engine, gs_member *member, gs_order_repor
         gs_job_touch(engine, job);
     }
     if (job->spec.reducer.rebuild_after_steps <= 0 || (!report->settled && !has_link)) return gs_ok();
-    // With news of the link comes the order that was told before.
-    if (report->settled && !(has_link && gs_param_order_equal(&job->observed_order, &job->ready_order)))
+    // With news of the link or of hooks comes the order that was told before.
+    if (report->settled && !((has_link || has_offers) && gs_param_order_equal(&job->observed_order, &job->ready_order)))
         follow_order(engine, job, "ready_order");
     if (has_link) GS_TRY(consider_link(engine, job->run, params, num_params));
     return gs_replan_consider(engine, job->run);

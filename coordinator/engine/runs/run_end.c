@@ -9,7 +9,9 @@
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
+// A disk that is away keeps no job from its end: what it has is found when it is back, before the next start.
 static bool is_over(const gs_run *run) {
+    if (gs_run_all_exited(run) && run->job->checkpoints.away_since_ns) return true;
     return gs_run_all_exited(run) && !gs_checkpoints_pending(&run->job->checkpoints);
 }
 

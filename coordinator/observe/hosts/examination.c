@@ -12,9 +12,11 @@
 #define HOST_NS (4 * GS_NS_PER_SEC)
 #define REACH_NS (5 * GS_NS_PER_SEC)
 #define MEASURE_NS (6 * GS_NS_PER_SEC)
+#define SUMS_NS (30 * GS_NS_PER_SEC)  // all of them
+#define MOST_EXCHANGES 64
 #define SECRET_BYTES 16
 
-typedef enum stage { STAGE_HOST = 0, STAGE_REACH, STAGE_MEASURE } stage;
+typedef enum stage { STAGE_HOST = 0, STAGE_REACH, STAGE_MEASURE, STAGE_SUMS } stage;
 
 typedef struct examined {
     char name[64], host[128], boot_id[64];
@@ -22,6 +24,7 @@ typedef struct examined {
     gs_call stream;
     bool is_asked, has_answered;
     gs_json *report;  // owned; NULL: it said nothing
+    gs_json *said;    // owned; of sums, its last answer
 } examined;
 
 struct gs_examination {
@@ -31,17 +34,23 @@ struct gs_examination {
     int64_t request, stage_number, asked_ns, asked_wall_ms, deadline_ns;
     stage stage;
     int round;  // of measurements, from 1
+    int num_exchanges;  // of words, for sums
     bool measures;
     uint8_t secret[SECRET_BYTES];
     int num_hosts;
     examined *hosts;  // owned
     gs_json **links;  // owned, and each: what was found of those from i to k, at i · num_hosts + k; NULL: nothing
+    gs_json *sums;    // owned; NULL: there were none
 };
 
 static void release(gs_examination *self) {
     if (!self) return;
     for (int i = 0; self->links && i < self->num_hosts * self->num_hosts; i++) gs_json_release(self->links[i]);
-    for (int i = 0; i < self->num_hosts; i++) gs_json_release(self->hosts[i].report);
+    for (int i = 0; i < self->num_hosts; i++) {
+        gs_json_release(self->hosts[i].report);
+        gs_json_release(self->hosts[i].said);
+    }
+    gs_json_release(self->sums);
     free(self->links);
     free(self->hosts);
     free(self);
@@ -82,11 +91,12 @@ static void finish(gs_examination *self) {
     for (int i = 0; i < self->num_hosts; i++) gs_json_push(hosts, describe_host(&self->hosts[i]));
     for (int i = 0; i < self->num_hosts * self->num_hosts; i++)
         if (self->links[i]) gs_json_push(links, gs_json_retain(self->links[i]));
-    gs_json *findings = gs_findings_of(&healthy, hosts, links, GRADSYNC_VERSION);
+    gs_json *findings = gs_findings_of(&healthy, hosts, links, self->sums, GRADSYNC_VERSION);
     gs_json_set_bool(reply, "healthy", healthy);
     gs_json_set(reply, "findings", findings);
     gs_json_set(reply, "hosts", hosts);
     gs_json_set(reply, "links", links);
+    if (self->sums) gs_json_set(reply, "sums", gs_json_retain(self->sums));
     gs_rpc_reply(self->call, gs_ok(), reply);
     forget(self);
 }
@@ -158,6 +168,100 @@ static void ask_round(gs_examination *self) {
     }
 }
 
+// All reach each other: else a communicator would be waited for in vain, and links have said why.
+static bool may_add_up(const gs_examination *self) {
+    for (int i = 0; i < self->num_hosts; i++) {
+        for (int k = 0; k < self->num_hosts; k++)
+            if (k != i && !gs_json_bool_or(self->links[i * self->num_hosts + k], "reachable", false)) return false;
+    }
+    return self->num_hosts > 1;
+}
+
+static void forget_words(gs_examination *self) {
+    for (int i = 0; i < self->num_hosts; i++) {
+        gs_json_release(self->hosts[i].said);
+        self->hosts[i].said = NULL;
+    }
+}
+
+static void ask_sums(gs_examination *self) {
+    begin_stage(self, STAGE_SUMS, SUMS_NS);
+    for (int i = 0; i < self->num_hosts; i++) {
+        gs_json *item = gs_json_new_object();
+        gs_json_set_string(item, "type", "sum");
+        gs_json_set_int(item, "rank", i);
+        gs_json_set_int(item, "world_size", self->num_hosts);
+        send(self, &self->hosts[i], item);
+    }
+}
+
+static const char *tag_of(const examined *host) { return gs_json_string_or(gs_json_get(host->said, "exchange"), "tag", ""); }
+
+// Whether all have words for each other, and the same ones.
+static bool want_words(const gs_examination *self) {
+    for (int i = 0; i < self->num_hosts; i++)
+        if (!*tag_of(&self->hosts[i]) || strcmp(tag_of(&self->hosts[i]), tag_of(&self->hosts[0])) != 0) return false;
+    return self->num_exchanges < MOST_EXCHANGES;
+}
+
+static void pass_words(gs_examination *self) {
+    gs_json *words = gs_json_new_array();
+    int64_t deadline_ns = self->deadline_ns;
+    char tag[64];
+    snprintf(tag, sizeof tag, "%s", tag_of(&self->hosts[0]));
+    for (int i = 0; i < self->num_hosts; i++) {
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_string(entry, "word", gs_json_string_or(gs_json_get(self->hosts[i].said, "exchange"), "word", ""));
+        gs_json_push(words, entry);
+    }
+    forget_words(self);
+    self->num_exchanges++;
+    begin_stage(self, STAGE_SUMS, 0);
+    self->deadline_ns = deadline_ns;
+    for (int i = 0; i < self->num_hosts; i++) {
+        gs_json *item = gs_json_new_object();
+        gs_json_set_string(item, "type", "exchanged");
+        gs_json_set_string(item, "tag", tag);
+        gs_json_set(item, "words", gs_json_copy(words));
+        send(self, &self->hosts[i], item);
+    }
+    gs_json_release(words);
+}
+
+// Who failed first is not known; who did not answer is worse than who says why.
+static void find_error(const gs_examination *self) {
+    for (int i = 0; i < self->num_hosts; i++) {
+        const examined *host = &self->hosts[i];
+        const char *error = gs_json_string_or(gs_json_get(host->said, "sums"), "error", NULL);
+        char text[400] = "";
+        if (!host->has_answered) snprintf(text, sizeof text, "%.63s did not answer in time", host->name);
+        else if (error) snprintf(text, sizeof text, "%.63s: %.300s", host->name, error);
+        if (text[0]) gs_json_set_string(self->sums, "error", text);
+        if (text[0] && !host->has_answered) return;
+    }
+}
+
+// All ranks say the same; the first is taken at its word.
+static void take_sums(gs_examination *self) {
+    const gs_json *found = gs_json_get(self->hosts[0].said, "sums"), *sizes = gs_json_get(found, "sizes");
+    gs_json *workers = gs_json_new_array(), *list = gs_json_new_array();
+    double num_hosts = self->num_hosts;
+    self->sums = gs_json_new_object();
+    for (int i = 0; i < self->num_hosts; i++) gs_json_push(workers, gs_json_new_string(self->hosts[i].name));
+    for (size_t i = 0; i < gs_json_count(sizes); i++) {
+        gs_json *entry = gs_json_copy(gs_json_at(sizes, i));
+        double bytes = (double)gs_json_int_or(entry, "bytes", 0), seconds = gs_json_double_or(entry, "seconds", 0);
+        gs_json_set_double(entry, "bytes_per_second", seconds > 0 ? bytes / seconds : 0);
+        gs_json_set_double(entry, "bus_bytes_per_second", seconds > 0 ? 2 * (num_hosts - 1) / num_hosts * bytes / seconds : 0);
+        gs_json_push(list, entry);
+    }
+    gs_json_set(self->sums, "workers", workers);
+    gs_json_set_string(self->sums, "backend", gs_json_string_or(found, "backend", ""));
+    gs_json_set_string(self->sums, "reason", gs_json_string_or(found, "reason", ""));
+    gs_json_set(self->sums, "sizes", list);
+    find_error(self);
+}
+
 static bool waits(const gs_examination *self) {
     for (int i = 0; i < self->num_hosts; i++)
         if (self->hosts[i].is_asked && !self->hosts[i].has_answered) return true;
@@ -170,11 +274,19 @@ static void go_on(gs_examination *self) {
             ask_all_links(self);
             continue;
         }
-        if (!self->measures || ++self->round >= self->num_hosts) {
+        if (self->stage == STAGE_SUMS && !waits(self) && want_words(self)) {
+            pass_words(self);
+            continue;
+        }
+        if (self->stage == STAGE_SUMS) take_sums(self);
+        bool has_round = self->measures && self->stage != STAGE_SUMS && ++self->round < self->num_hosts;
+        bool adds_up = self->measures && self->stage != STAGE_SUMS && !has_round && may_add_up(self);
+        if (!has_round && !adds_up) {
             finish(self);
             return;
         }
-        ask_round(self);
+        if (has_round) ask_round(self);
+        else ask_sums(self);
     }
 }
 
@@ -313,8 +425,9 @@ void gs_examined(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, c
         return;
     host->has_answered = true;
     const gs_json *report = gs_json_get(request, "host"), *peers = gs_json_get(request, "peers");
+    if (self->stage == STAGE_SUMS) host->said = gs_json_copy(request);
     if (self->stage == STAGE_HOST && report && gs_json_type_of(report) == GS_JSON_OBJECT) take_report(self, host, report);
-    if (self->stage != STAGE_HOST && peers) take_links(self, host, peers);
+    if ((self->stage == STAGE_REACH || self->stage == STAGE_MEASURE) && peers) take_links(self, host, peers);
     go_on(self);
 }
 

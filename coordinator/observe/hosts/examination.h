@@ -1,6 +1,7 @@
 // What is in the way of training on the workers that there are, asked of themselves: each says what it has and listens at its data
 // address; then each tries to reach every other, in both directions; and, where links are to be measured, pair by pair, so that no
-// two measurements share a host's line in one direction. Loop thread.
+// two measurements share a host's line in one direction, and then by sums of all: those make a communicator, whose words travel this
+// way until it is there. Loop thread.
 //
 // One at a time. It decides nothing, and nothing of it stays.
 #ifndef COORDINATOR_OBSERVE_HOSTS_EXAMINATION_H

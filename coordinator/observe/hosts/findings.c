@@ -186,9 +186,22 @@ static void look_at_link(findings *self, const gs_json *links, const gs_json *li
             "%.0f MB/s go there and %.0f MB/s come back", there / 1e6, again / 1e6);
 }
 
+static void look_at_sums(findings *self, const gs_json *sums) {
+    const gs_json *sizes = gs_json_get(sums, "sizes");
+    const char *error = gs_json_string_or(sums, "error", NULL);
+    if (error) add(self, SEVERITY_ERROR, "sums", NULL, NULL, "look at these workers' logs", "an all-reduce among them fails: %s", error);
+    for (size_t i = 0; i < gs_json_count(sizes); i++) {
+        const gs_json *size = gs_json_at(sizes, i);
+        int64_t num_wrong = gs_json_int_or(size, "num_wrong", 0);
+        if (num_wrong > 0)
+            add(self, SEVERITY_ERROR, "sums", NULL, NULL, "take one of these machines away after the other; memory or a network card changes bytes",
+                "of an all-reduce of %lld bytes %lld elements are wrong", (long long)gs_json_int_or(size, "bytes", 0), (long long)num_wrong);
+    }
+}
+
 static int count_of(const gs_json *list) { return (int)gs_json_count(list); }
 
-gs_json *gs_findings_of(bool *healthy, const gs_json *hosts, const gs_json *links, const char *version) {
+gs_json *gs_findings_of(bool *healthy, const gs_json *hosts, const gs_json *links, const gs_json *sums, const char *version) {
     findings self = {.hosts = hosts};
     gs_json *all = gs_json_new_array();
     for (int i = 0; i < NUM_SEVERITIES; i++) self.of[i] = gs_json_new_array();
@@ -199,6 +212,7 @@ gs_json *gs_findings_of(bool *healthy, const gs_json *hosts, const gs_json *link
         for (int k = i + 1; k < count_of(hosts); k++) look_at_sharing(&self, gs_json_at(hosts, (size_t)i), gs_json_at(hosts, (size_t)k));
     }
     for (int i = 0; i < count_of(links); i++) look_at_link(&self, links, gs_json_at(links, (size_t)i));
+    look_at_sums(&self, sums);
     *healthy = gs_json_count(self.of[SEVERITY_ERROR]) == 0;
     for (int i = 0; i < NUM_SEVERITIES; i++) {
         for (size_t k = 0; k < gs_json_count(self.of[i]); k++) gs_json_push(all, gs_json_copy(gs_json_at(self.of[i], k)));

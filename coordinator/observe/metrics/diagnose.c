@@ -1,5 +1,6 @@
 // GetJobDiagnosis: gathers what is known of a job, and lets diagnosis.h judge it.
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/job_view.h"
 #include "coordinator/observe/metrics/diagnose.h"
 
 #include <math.h>
@@ -87,9 +88,11 @@ static void gather_last_step(gs_diagnosis_facts *facts, gs_diagnosis_bucket *buc
 static gs_json *diagnose(const gs_job *job) {
     gs_diagnosis_bucket buckets[MAX_BUCKETS];
     gs_straggler_view ranks[MAX_RANKS];
+    char message[GS_SHOWN_MESSAGE_LEN];
+    gs_job_show_message(message, sizeof message, job);
     gs_diagnosis_facts facts = {.state = gs_sight_state(job),
-                                .reason = job->reason,
-                                .message = job->message,
+                                .reason = gs_job_shown_reason(job),
+                                .message = message,
                                 .plan_revision = job->plan.revision,
                                 .rebuild_after_steps = job->spec.reducer.rebuild_after_steps,
                                 .plan_is_fixed = gs_job_plan_is_fixed(&job->spec),

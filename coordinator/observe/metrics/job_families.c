@@ -44,6 +44,7 @@ JOB_FAMILY(gradsync_job_loss_scale, "Loss scale of the last step; precision fp16
 JOB_FAMILY(gradsync_job_buckets, "Buckets of the plan.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_parameters, "Elements of all parameters.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_skipped_steps_total, "Steps without an update.", GS_COUNTER, "reason");
+JOB_FAMILY(gradsync_hook_buckets, "Buckets that hook auto sends in this way.", GS_GAUGE, "hook");
 JOB_FAMILY(gradsync_plan_rebuilds_total, "Plans that replaced another.", GS_COUNTER, "reason");
 JOB_FAMILY(gradsync_job_link_start_seconds, "Between hosts: what a collective takes beside its bytes.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_link_bytes_per_second, "Between hosts: bytes of a collective by the time they take.", GS_GAUGE);
@@ -58,7 +59,7 @@ JOB_FAMILY(gradsync_reduce_payload_bytes_total, "Bytes reduced, before compressi
            "rank", "op");
 JOB_FAMILY(gradsync_reduce_wire_bytes_total, "Bytes really sent.", GS_COUNTER, "rank", "op");
 JOB_FAMILY(gradsync_reduce_algorithm_bandwidth_bytes_per_second,
-           "Bytes by time of a bucket, last step.", GS_GAUGE, "bucket");
+           "Bytes of a bucket by its time from post to end, of the rank that came last to it.", GS_GAUGE, "bucket");
 JOB_FAMILY(gradsync_reduce_bus_bandwidth_bytes_per_second,
            "The same times 2(n-1)/n.", GS_GAUGE, "bucket");
 JOB_FAMILY(gradsync_comm_busy_seconds_total, "Time with a collective in flight.", GS_COUNTER, "rank");
@@ -193,6 +194,13 @@ static void refresh_work(const gs_job_page *page) {
     if (known) set(page, &gradsync_job_eval_loss, eval_loss);
 }
 
+static void refresh_offers(const gs_job_page *page) {
+    int total = 0;
+    for (int kind = 0; kind < GS_NUM_OFFERS; kind++) total += page->job->buckets_by_offer[kind];
+    for (int kind = 0; kind < GS_NUM_OFFERS && total; kind++)
+        set_one(page, &gradsync_hook_buckets, gs_offer_words[kind], page->job->buckets_by_offer[kind]);
+}
+
 static void refresh_link(const gs_job_page *page) {
     const gs_link_model *link = &page->job->link;
     const gs_link_pair *worst = &page->job->worst_pair;
@@ -243,6 +251,21 @@ static void refresh_losses(const gs_job_page *page) {
     set(page, &gradsync_job_unused_parameter_bytes, gs_step_report_get(report, GS_REPORT_UNUSED_BYTES, 0));
 }
 
+// Among the names of buckets; the last is "other".
+static int place_of(const gs_report_bucket *bucket) {
+    return bucket->index >= 0 && bucket->index < MAX_BUCKETS ? bucket->index : MAX_BUCKETS;
+}
+
+// A rank counts from its own post: who waited for others shows less than was moved, who came last all of it.
+static void take_bandwidths(double algbw[MAX_BUCKETS + 1], double busbw[MAX_BUCKETS + 1], const gs_step_report *report) {
+    for (size_t i = 0; report && i < report->num_buckets; i++) {
+        const gs_report_bucket *bucket = &report->buckets[i];
+        int place = place_of(bucket);
+        if (isfinite(bucket->algbw) && bucket->algbw > algbw[place]) algbw[place] = bucket->algbw;
+        if (isfinite(bucket->busbw) && bucket->busbw > busbw[place]) busbw[place] = bucket->busbw;
+    }
+}
+
 static void refresh_buckets(const gs_job_page *page) {
     int count = page->job->num_buckets;
     double other_bytes = 0, other_tensors = 0;
@@ -266,21 +289,23 @@ static void refresh_buckets(const gs_job_page *page) {
     set(page, &gradsync_job_buckets, count);
     set(page, &gradsync_job_parameters, page->job->num_elements);
     const gs_step_report *reported = gs_job_metrics_report(page->job->metrics, 0);
-    bool is_shown[MAX_BUCKETS + 1] = {false};  // the last: "other"
+    bool is_shown[MAX_BUCKETS + 1] = {false};
+    double algbw[MAX_BUCKETS + 1] = {0}, busbw[MAX_BUCKETS + 1] = {0};
+    for (int rank = 0; rank < gs_job_metrics_world_size(page->job->metrics); rank++)
+        take_bandwidths(algbw, busbw, gs_job_metrics_report(page->job->metrics, rank));
     for (size_t i = 0; reported && i < reported->num_buckets; i++) {
         const gs_report_bucket *bucket = &reported->buckets[i];
-        bool has_name = bucket->index >= 0 && bucket->index < MAX_BUCKETS;
-        int place = has_name ? bucket->index : MAX_BUCKETS;
+        int place = place_of(bucket);
         // A page that says one series twice is no page: the first row counts, whatever a rank tells.
         if (is_shown[place]) continue;
         is_shown[place] = true;
         char name[24] = "other";
-        if (has_name) snprintf(name, sizeof name, "%d", place);
+        if (place < MAX_BUCKETS) snprintf(name, sizeof name, "%d", place);
         set_one(page, &gradsync_bucket_ready_offset_seconds, name, bucket->ready);
         if (bucket->ready_position >= 0)
             set_one(page, &gradsync_bucket_ready_position, name, bucket->ready_position);
-        set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name, bucket->algbw);
-        set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name, bucket->busbw);
+        set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name, algbw[place]);
+        set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name, busbw[place]);
     }
 }
 
@@ -429,6 +454,7 @@ void gs_job_families_write(gs_page_text *text, const gs_job_shot *job) {
     refresh_identity(&page);
     refresh_work(&page);
     refresh_link(&page);
+    refresh_offers(&page);
     refresh_histograms(&page);
     refresh_buckets(&page);
     refresh_losses(&page);

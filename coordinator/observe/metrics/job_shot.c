@@ -16,6 +16,16 @@ static double seconds_in(const gs_job *job, gs_job_state state, int64_t wall_ms)
     return spent_ms > 0 ? (double)spent_ms / 1000 : 0;
 }
 
+// Of a plan that was shown, and of one that was read from a row.
+static double count_elements(const gs_json *bucket, const gs_json *tensors) {
+    double elements = gs_json_double_or(bucket, "elements", -1);
+    if (elements >= 0) return elements;
+    elements = 0;
+    for (size_t i = 0; i < gs_json_count(tensors); i++)
+        elements += gs_json_double_or(gs_json_at(tensors, i), "elements", 0);
+    return elements;
+}
+
 static void take_buckets(gs_job_shot *shot, const gs_json *plan) {
     const gs_json *buckets = gs_json_get(plan, "buckets");
     size_t count = gs_json_count(buckets);
@@ -24,9 +34,9 @@ static void take_buckets(gs_job_shot *shot, const gs_json *plan) {
     shot->num_buckets = (int)count;
     for (size_t i = 0; i < count; i++) {
         const gs_json *bucket = gs_json_at(buckets, i), *tensors = gs_json_get(bucket, "tensors");
-        shot->buckets[i] = (gs_bucket_shot){gs_json_double_or(bucket, "bytes", 0), (double)gs_json_count(tensors)};
-        for (size_t k = 0; k < gs_json_count(tensors); k++)
-            shot->num_elements += gs_json_double_or(gs_json_at(tensors, k), "elements", 0);
+        shot->buckets[i] = (gs_bucket_shot){gs_json_double_or(bucket, "bytes", 0),
+                                            gs_json_double_or(bucket, "num_tensors", (double)gs_json_count(tensors))};
+        shot->num_elements += count_elements(bucket, tensors);
     }
 }
 
@@ -88,6 +98,7 @@ gs_job_shot *gs_job_shot_begin(const gs_job *job) {
     shot->rebuilds_ready_order = gs_json_double_or(documents->plan_rebuilds, "ready_order", 0);
     shot->rebuilds_link = gs_json_double_or(documents->plan_rebuilds, "link", 0);
     shot->link = job->observed_link.model;
+    for (size_t b = 0; b < job->offers.num_buckets; b++) shot->buckets_by_offer[job->offers.buckets[b].chosen]++;
     shot->worst_pair = gs_link_worst_pair(&job->observed_link);
     shot->rebuilds_operator = gs_json_double_or(documents->plan_rebuilds, "operator", 0);
     take_buckets(shot, documents->plan);

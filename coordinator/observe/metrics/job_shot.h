@@ -28,6 +28,7 @@ typedef struct gs_job_shot {
     double forming_seconds, recovering_seconds, queued_seconds;
     double rebuilds_ready_order, rebuilds_link, rebuilds_operator;
     gs_link_model link;      // num_samples 0: not known
+    int buckets_by_offer[GS_NUM_OFFERS];  // of hook "auto"; zeros: another hook, or nothing was told
     gs_link_pair worst_pair;
     gs_bucket_shot *buckets;  // owned; of the plan
     int num_buckets;

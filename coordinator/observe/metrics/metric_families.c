@@ -28,6 +28,7 @@ FAMILY(gradsync_control_messages_total, "Messages of the control plane.", GS_COU
 FAMILY(gradsync_log_lines_dropped_total, "Log lines that standard error did not take in time.", GS_COUNTER, NULL);
 FAMILY(gradsync_control_messages_dropped_total, "Messages that were refused.", GS_COUNTER, "reason");
 FAMILY(gradsync_control_messages_repeated_total, "Requests that came again.", GS_COUNTER, NULL);
+FAMILY(gradsync_control_connections_refused_total, "Connections whose key was not let in, or was let in no longer.", GS_COUNTER, "reason");
 FAMILY(gradsync_control_connections_lost_total, "Connections that were closed or fell silent.", GS_COUNTER,
        NULL);
 FAMILY(gradsync_coordinator_epoch, "Starts of the coordinator so far.", GS_GAUGE, NULL);
@@ -125,12 +126,22 @@ static void refresh_control(gs_observer *observer) {
     } drops[] = {{"malformed", stats.dropped_malformed},
                  {"stale", stats.dropped_stale},
                  {"slow", stats.dropped_slow},
-                 {"flood", stats.dropped_flood}};
+                 {"flood", stats.dropped_flood},
+                 {"role", stats.refused}};
     for (size_t i = 0; i < sizeof drops / sizeof drops[0]; i++) {
         gs_metric_set(series_of(observer, &gradsync_control_messages_dropped_total,
                                 drops[i].reason, NULL, NULL),
                       (double)drops[i].count);
     }
+    gs_key_gate_stats gate = {0};
+    if (observer->gate) gs_key_gate_get_stats(observer->gate, &gate);
+    const struct {
+        const char *reason;
+        uint64_t count;
+    } refusals[] = {{"unknown_key", gate.refused_unknown}, {"ended_key", gate.refused_ended}, {"revoked", stats.revoked}};
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++)
+        gs_metric_set(series_of(observer, &gradsync_control_connections_refused_total, refusals[i].reason, NULL, NULL),
+                      (double)refusals[i].count);
     set(observer, &gradsync_control_messages_repeated_total, (double)stats.repeated);
     set(observer, &gradsync_control_connections_lost_total, (double)stats.lost);
     set(observer, &gradsync_coordinator_epoch, observer->state->cluster.epoch);

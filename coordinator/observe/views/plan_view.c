@@ -86,18 +86,30 @@ static void explain_hook(gs_json *entry, const gs_bucket_plan *plan, size_t inde
     gs_json_set_int(entry, "wire_bytes", (int64_t)volume.wire_bytes);
 }
 
-// Of a bucket that is cut: which ranks own it, from the first element to the last one.
-static void explain_owners(gs_json *tensor, size_t first, size_t count, size_t part_count) {
-    gs_json_set_int(tensor, "first_element", (int64_t)first);
-    gs_json_set_int(tensor, "first_owner", (int64_t)(first / part_count));
-    gs_json_set_int(tensor, "last_owner", (int64_t)((first + count - 1) / part_count));
+// Without printf, which would take most of the time. Returns the end.
+static char *put_number(char *at, const char *name, size_t number) {
+    char digits[20];
+    int count = 0;
+    at = stpcpy(at, name);
+    do digits[count++] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    while (count > 0) *at++ = digits[--count];
+    return at;
 }
 
+// Of a bucket that is cut: which ranks own it, from the first element to the last one.
+static char *explain_owners(char *at, size_t first, size_t count, size_t part_count) {
+    at = put_number(at, ",\"first_element\":", first);
+    at = put_number(at, ",\"first_owner\":", first / part_count);
+    return put_number(at, ",\"last_owner\":", (first + count - 1) / part_count);
+}
+
+// As text, and their number beside it: of a model with many parameters they are nearly all of the view, which is made on the loop.
 static void show_tensors(gs_json *entry, const gs_bucket_plan *plan, size_t index,
                          const gs_param_spec *params, const gs_plan_header *header) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
     const size_t *members = plan->params + bucket->first;
-    gs_json *tensors = gs_json_new_array();
+    gs_strbuf tensors = {0};
     size_t offset_bytes = 0, part_count = 0;
     size_t *places = header->cut_among ? calloc(bucket->num_params, sizeof *places) : NULL;
     if (places) {
@@ -108,17 +120,21 @@ static void show_tensors(gs_json *entry, const gs_bucket_plan *plan, size_t inde
     for (size_t k = 0; k < bucket->num_params; k++) {
         const gs_param_spec *param = &params[members[k]];
         size_t count = gs_param_spec_count(param);
-        gs_json *tensor = gs_json_new_object();
-        gs_json_set_string(tensor, "name", param->name);
-        gs_json_set_int(tensor, "elements", (int64_t)count);
-        gs_json_set_int(tensor, "offset_bytes", (int64_t)offset_bytes);
-        if (header->tensor_owners)
-            gs_json_set_int(tensor, "owner", header->tensor_owners[members[k]]);
-        if (part_count && count) explain_owners(tensor, places[k], count, part_count);
-        gs_json_push(tensors, tensor);
+        gs_strbuf_puts(&tensors, k ? ",{\"name\":" : "[{\"name\":");
+        gs_json_quote(&tensors, param->name);
+        char facts[250], *at = put_number(facts, ",\"elements\":", count);
+        at = put_number(at, ",\"offset_bytes\":", offset_bytes);
+        if (header->tensor_owners) at = put_number(at, ",\"owner\":", (size_t)header->tensor_owners[members[k]]);
+        if (part_count && count) at = explain_owners(at, places[k], count, part_count);
+        *at++ = '}';
+        gs_strbuf_add(&tensors, facts, (size_t)(at - facts));
         offset_bytes += gs_param_spec_grad_bytes(param);
     }
-    gs_json_set(entry, "tensors", tensors);
+    gs_strbuf_puts(&tensors, bucket->num_params ? "]" : "[]");
+    bool is_whole = !gs_strbuf_failed(&tensors);
+    gs_json_set(entry, "tensors", is_whole ? gs_json_new_text(gs_strbuf_text(&tensors), tensors.len) : gs_json_new_array());
+    gs_json_set_int(entry, "num_tensors", (int64_t)bucket->num_params);
+    gs_strbuf_release(&tensors);
     free(places);
 }
 
@@ -166,4 +182,15 @@ gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *heade
     gs_json_set(view, "buckets", buckets);
     free(place_of);
     return view;
+}
+
+void gs_plan_view_seal(gs_json *view) {
+    const gs_json *buckets = gs_json_get(view, "buckets");
+    for (size_t i = 0; i < gs_json_count(buckets); i++) {
+        gs_json *bucket = (gs_json *)(uintptr_t)gs_json_at(buckets, i);
+        const gs_json *tensors = gs_json_get(bucket, "tensors");
+        if (gs_json_type_of(tensors) != GS_JSON_ARRAY) continue;
+        gs_json_set_int(bucket, "num_tensors", (int64_t)gs_json_count(tensors));
+        gs_json_set(bucket, "tensors", gs_json_new_encoded(tensors));
+    }
 }

@@ -30,5 +30,8 @@ int64_t gs_plan_total_wire_bytes(const gs_bucket_plan *plan, const gs_param_spec
 // `order`: that the plan follows, each parameter once; NULL: none was observed.
 gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *header,
                          const gs_param_spec *params, const gs_param_order *order);
+// Of one that was read: tensors of its buckets become text, and their number is beside it. The view is written and asked for far
+// more often than it is made, and of a model with many parameters they are nearly all of it.
+void gs_plan_view_seal(gs_json *view);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/directory.h"
 
 #define READ_BYTES (1 << 20)
 #define MOST_WALKS 8
@@ -114,6 +115,7 @@ static gs_status sync_directory(const char *path) {
 
 gs_status gs_file_remove_checkpoint(const char *directory) {
     char manifest[2300];
+    GS_TRY(gs_directory_refuse_links(directory, 2));
     snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", directory);
     if (unlink(manifest) != 0 && errno != ENOENT) {
         return gs_error_from_errno(errno, "remove %s", manifest);

@@ -53,6 +53,13 @@ void gs_purges_owe(gs_purges *purges, uint64_t job, int64_t at_ns) {
     pthread_mutex_unlock(&purges->lock);
 }
 
+bool gs_purges_are_full(gs_purges *purges) {
+    pthread_mutex_lock(&purges->lock);
+    bool are_full = purges->count >= GS_MAX_OWED_PURGES;
+    pthread_mutex_unlock(&purges->lock);
+    return are_full;
+}
+
 bool gs_purges_next(gs_purges *purges, uint64_t *job, int64_t now_ns) {
     bool is_any = false;
     pthread_mutex_lock(&purges->lock);

@@ -10,10 +10,14 @@
 
 typedef struct gs_purges gs_purges;
 
+// Of those that people ask for. Each is looked through for one that is asked about.
+#define GS_MAX_OWED_PURGES 10000
+
 gs_purges *gs_purges_create(void);  // never NULL
 void gs_purges_destroy(gs_purges *purges);
 // To be tried at that time. Nothing where the job has come back.
 void gs_purges_owe(gs_purges *purges, uint64_t job, int64_t at_ns);
+bool gs_purges_are_full(gs_purges *purges);
 // The next whose time has come: now it waits for the thread that removes.
 bool gs_purges_next(gs_purges *purges, uint64_t *job, int64_t now_ns);
 void gs_purges_forget(gs_purges *purges, uint64_t job);  // it is done, or not owed any more

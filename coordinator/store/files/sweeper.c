@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "coordinator/model/memory.h"
 #include "coordinator/store/files/files.h"
+#include "core/directory.h"
 #include "core/log.h"
 
 #define PATH_LEN 2300
@@ -24,17 +26,22 @@ typedef struct candidate {
 
 struct gs_sweeper {
     int64_t age_ns;
+    size_t most_watched;
     candidate *items;
     size_t count, reserved;
+    _Atomic uint64_t num_refused;
 };
 
-gs_sweeper *gs_sweeper_create(int64_t age_ns) {
+gs_sweeper *gs_sweeper_create(int64_t age_ns, size_t most_watched) {
     gs_sweeper *sweeper = gs_model_alloc(1, sizeof *sweeper);
     sweeper->age_ns = age_ns;
+    sweeper->most_watched = most_watched;
     return sweeper;
 }
 
 size_t gs_sweeper_count(const gs_sweeper *sweeper) { return sweeper->count; }
+
+uint64_t gs_sweeper_num_refused(const gs_sweeper *sweeper) { return atomic_load(&sweeper->num_refused); }
 
 static void forget(gs_sweeper *sweeper, size_t index) {
     free(sweeper->items[index].path);
@@ -58,6 +65,10 @@ static candidate *find(gs_sweeper *sweeper, const char *path) {
 // Its age; 0: it is new, or has changed.
 static int64_t note(gs_sweeper *sweeper, const char *path, struct timespec changed, int64_t now_ns) {
     candidate *known = find(sweeper, path);
+    if (!known && sweeper->count == sweeper->most_watched) {
+        atomic_fetch_add(&sweeper->num_refused, 1);
+        return 0;
+    }
     if (!known) {
         sweeper->items = gs_model_grow(sweeper->items, sweeper->count, &sweeper->reserved, sizeof *sweeper->items);
         known = &sweeper->items[sweeper->count++];
@@ -111,6 +122,7 @@ static void forget_gone(gs_sweeper *sweeper, const char *directory, int64_t now_
 }
 
 gs_status gs_sweeper_run(gs_sweeper *sweeper, const char *directory, int64_t now_ns) {
+    GS_TRY(gs_directory_refuse_links(directory, 1));
     DIR *list = opendir(directory);
     if (!list && errno != ENOENT) return gs_error_from_errno(errno, "sweep %s", directory);
     const struct dirent *entry;

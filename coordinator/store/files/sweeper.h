@@ -13,9 +13,12 @@
 
 typedef struct gs_sweeper gs_sweeper;
 
-gs_sweeper *gs_sweeper_create(int64_t age_ns);  // never NULL
+// Never NULL. Of more than `most_watched` directories one is watched when another is gone.
+#define GS_SWEEPER_MOST_WATCHED 10000
+gs_sweeper *gs_sweeper_create(int64_t age_ns, size_t most_watched);
 void gs_sweeper_destroy(gs_sweeper *sweeper);   // NULL is fine
 size_t gs_sweeper_count(const gs_sweeper *sweeper);  // what it watches
+uint64_t gs_sweeper_num_refused(const gs_sweeper *sweeper);  // any thread: how often there was no room for one
 // Below `directory`, at `now_ns` of a clock that nobody sets.
 GS_NODISCARD gs_status gs_sweeper_run(gs_sweeper *sweeper, const char *directory, int64_t now_ns);
 

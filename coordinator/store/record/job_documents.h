@@ -19,7 +19,10 @@ typedef struct gs_job_documents {
 gs_job_documents gs_job_documents_of(const gs_job_spec *spec);
 // Without the last lines of the log and the consequences. The caller's.
 gs_json *gs_failure_in_short(const gs_json *failure);
-// Of a job that has ended, whose row has them all: a failure in short and the sample are left.
+#define GS_SAMPLE_SHORT_BYTES 1024
+// Its first characters. The caller's; NULL of NULL.
+char *gs_sample_in_short(const char *sample);
+// Of a job that has ended, whose row has them all: a failure and the sample in short are left.
 void gs_job_documents_rest(gs_job_documents *documents);
 void gs_job_documents_release(gs_job_documents *documents);
 

@@ -10,6 +10,29 @@
 #include "coordinator/store/record/run_record.h"
 #include "core/clock.h"
 
+// Checkpoints that are none any more, whatever their own rows say yet: those may be what the disk refuses, and another life would
+// take them for good. NULL: there are none.
+static gs_json *gone_to_record(const gs_checkpoints *checkpoints) {
+    gs_json *gone = NULL;
+    for (size_t i = 0; i < checkpoints->count; i++) {
+        const gs_checkpoint *item = &checkpoints->items[i];
+        if (item->state != GS_CHECKPOINT_DELETING || !item->is_gone) continue;
+        if (!gone) gone = gs_json_new_array();
+        gs_json_push(gone, gs_json_new_string(item->directory));
+    }
+    return gone;
+}
+
+static void read_gone(gs_checkpoints *checkpoints, const gs_json *gone) {
+    for (size_t i = 0; i < gs_json_count(gone); i++) {
+        const char *name = gs_json_string(gs_json_at(gone, i));
+        if (!name || strlen(name) >= GS_CHECKPOINT_NAME_LEN || gs_checkpoints_find(checkpoints, name)) continue;
+        gs_checkpoint *item = gs_checkpoints_add(checkpoints, name);
+        item->state = GS_CHECKPOINT_DELETING;
+        item->is_gone = true;
+    }
+}
+
 // As wall-clock times, as they always were: an age counts from the creation.
 static gs_json *restarts_to_record(const gs_job *job) {
     gs_json *times = gs_json_new_array();
@@ -46,6 +69,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     gs_json_set_string(record, "stop_outcome", gs_job_state_name(job->stop_outcome));
     gs_json_set_string(record, "stop_reason", job->stop_reason);
     if (job->adopted_from[0]) gs_json_set_string(record, "adopted_from", job->adopted_from);
+    if (job->adopted_step) gs_json_set_int(record, "adopted_step", job->adopted_step);
     if (job->least_generation) gs_json_set_int(record, "least_generation", job->least_generation);
     gs_json_set_int(record, "generation", job->generation);
     gs_json_set_int(record, "world_size", job->world_size);
@@ -60,7 +84,11 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     if (job->plan.hash[0]) gs_json_set(record, "plan_facts", plan_to_record(&job->plan));
     gs_json_set_int(record, "world_wanted", job->world_wanted);
     if (job->checkpoints.is_given_up) gs_json_set_bool(record, "disk_given_up", true);
+    if (job->begun_step) gs_json_set_int(record, "begun_step", job->begun_step);
+    if (job->left_generation) gs_json_set_int(record, "left_generation", job->left_generation);
+    if (job->left_step) gs_json_set_int(record, "left_step", job->left_step);
     if (job->go_on_step) gs_json_set_int(record, "go_on_step", job->go_on_step);
+    gs_json_set(record, "gone", gone_to_record(&job->checkpoints));
 }
 
 gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_documents *documents, int64_t now_ns) {
@@ -97,7 +125,9 @@ gs_status gs_job_to_card(char **text, const gs_job *job, const gs_job_documents 
     gs_json_set_int(card, "keep_last", job->spec.checkpoint.keep_last);
     set_facts(card, job, now_ns);
     if (documents->failure) gs_json_set(card, "failure", gs_failure_in_short(documents->failure));
-    gs_json_set_string(card, "sample", documents->sample);
+    char *sample = gs_sample_in_short(documents->sample);
+    gs_json_set_string(card, "sample", sample);
+    free(sample);
     gs_status status = gs_json_encode(text, NULL, card, false);
     gs_json_release(card);
     return status;
@@ -120,6 +150,7 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->version = (uint64_t)gs_json_int_or(record, "version", 1);
     job->stop_asked = gs_json_bool_or(record, "stop_asked", false);
     job->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
+    job->adopted_step = gs_json_int_or(record, "adopted_step", 0);
     job->least_generation = (uint32_t)gs_json_int_or(record, "least_generation", 0);
     job->world_size = (int)gs_json_int_or(record, "world_size", 0);
     job->step = gs_json_int_or(record, "step", 0);
@@ -130,7 +161,11 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->startup_failures = (int)gs_json_int_or(record, "startup_failures", 0);
     job->world_wanted = (int)gs_json_int_or(record, "world_wanted", 0);
     job->checkpoints.is_given_up = gs_json_bool_or(record, "disk_given_up", false);
+    job->begun_step = gs_json_int_or(record, "begun_step", 0);
+    job->left_generation = (uint32_t)gs_json_int_or(record, "left_generation", 0);
+    job->left_step = gs_json_int_or(record, "left_step", 0);
     job->go_on_step = gs_json_int_or(record, "go_on_step", 0);
+    read_gone(&job->checkpoints, gs_json_get(record, "gone"));
 }
 
 // A record of before has no age: it is what the wall clock says.

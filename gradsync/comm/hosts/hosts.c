@@ -8,6 +8,7 @@
 // levels on all ranks, with one reason: what ends one of them alone names nobody outside of it, so
 // it is told on the net of all, and who hears of an end elsewhere looks there for why.
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "core/memory.h"
 #include "core/thread.h"
 #include "gradsync/comm/backends.h"
+#include "gradsync/comm/hosts/founding.h"
 #include "gradsync/comm/hosts/lane.h"
 #include "gradsync/comm/hosts/roll.h"
 #include "gradsync/comm/net/net.h"
@@ -26,14 +28,13 @@
 #define GRACE_NS (5 * GS_NS_PER_SEC)  // between the end of a level and word of why, on a busy machine
 #define STILLNESS_SECONDS 10.0
 #define FAREWELL_SECONDS 2.0
+#define WORD_NS (20 * GS_NS_PER_MS)  // that a call waits for who moves, behind its own deadline at most once
+#define TRY_NS (100 * INT64_C(1000))
 #define MOST_EVENTS 4
 
 typedef struct hosts_comm {
     gs_hosts_party party;
-    gs_arena *memory;  // owned: the slots
-    gs_reduce_tree order;  // of party, with its arrays
-    int order_ranks[GS_HOSTS_MOST_RANKS], order_parts[GS_HOSTS_MOST_RANKS];
-    uint8_t order_merges[GS_HOSTS_MOST_RANKS];
+    gs_hosts_founding founding;  // of party
     gs_device *device, *thread_device;
     gs_thread *thread;
     bool has_thread;                // else the owner moves; from create to destroy
@@ -230,15 +231,32 @@ static int list_events(hosts_comm *hosts, gs_futex_event **events) {
     return count;
 }
 
-// Until something may have moved, or for a while.
+// False: by then somebody else still moved. He may be held up, in a long sum or in a kernel that does not answer.
+static bool take_moving(hosts_comm *hosts, gs_deadline deadline) {
+    for (int i = 0; pthread_mutex_trylock(&hosts->lock); i++) {
+        if (gs_deadline_passed(deadline)) return false;
+        // The thread steps aside as soon as it sees that the owner waits.
+        if (i < SPIN_POLLS)
+            sched_yield();
+        else
+            gs_sleep_ns(TRY_NS);
+    }
+    return true;
+}
+
+// Under the lock.
+static void list_awaited(hosts_comm *hosts, gs_waiter *waiter, gs_futex_event **events) {
+    if (waiter->armed || waiter->polls) return;
+    waiter->num_events = list_events(hosts, events);
+    waiter->events = events;
+}
+
+// The thread: until something may have moved, or for a while.
 static bool pause_moving(hosts_comm *hosts, gs_waiter *waiter, gs_futex_event **events,
                          gs_deadline deadline) {
-    if (!waiter->armed && !waiter->polls) {
-        pthread_mutex_lock(&hosts->lock);
-        waiter->num_events = list_events(hosts, events);
-        pthread_mutex_unlock(&hosts->lock);
-        waiter->events = events;
-    }
+    pthread_mutex_lock(&hosts->lock);
+    list_awaited(hosts, waiter, events);
+    pthread_mutex_unlock(&hosts->lock);
     return gs_waiter_pause(waiter, deadline);
 }
 
@@ -353,23 +371,41 @@ static gs_status explain_deadline(hosts_comm *hosts, gs_hosts_lane *lane, int64_
 static gs_status say_interrupted(hosts_comm *hosts, gs_hosts_lane *lane) {
     char name[64];
     gs_work_name(name, sizeof name, (gs_work){gs_hosts_lane_finished(lane) + 1, lane->number});
-    pthread_mutex_lock(&hosts->lock);
-    const gs_hosts_work *work = gs_hosts_lane_first(lane);
-    if (work)
-        gs_collective_name(name, sizeof name, gs_hosts_lane_finished(lane) + 1, &work->collective);
-    pthread_mutex_unlock(&hosts->lock);
+    if (take_moving(hosts, (gs_deadline){0})) {
+        const gs_hosts_work *work = gs_hosts_lane_first(lane);
+        if (work)
+            gs_collective_name(name, sizeof name, gs_hosts_lane_finished(lane) + 1, &work->collective);
+        pthread_mutex_unlock(&hosts->lock);
+    }
     return gs_error(GS_CANCELLED, "%s: the wait was interrupted", name);
 }
 
 // Nothing of this rank moves behind it, and the levels are still. DEADLINE_EXCEEDED: they are not.
 static gs_status end_wait(hosts_comm *hosts, gs_deadline deadline) {
     deadline = gs_deadline_min(deadline, gs_deadline_in_seconds(STILLNESS_SECONDS));
-    pthread_mutex_lock(&hosts->lock);
-    gs_status still = gs_hosts_level_await_stillness(&hosts->party.all, deadline);
-    if (!still.code) still = gs_hosts_level_await_stillness(&hosts->party.column, deadline);
-    pthread_mutex_unlock(&hosts->lock);
-    if (!still.code) return hosts->failure;
+    if (take_moving(hosts, deadline)) {
+        gs_status still = gs_hosts_level_await_stillness(&hosts->party.all, deadline);
+        if (!still.code) still = gs_hosts_level_await_stillness(&hosts->party.column, deadline);
+        pthread_mutex_unlock(&hosts->lock);
+        if (!still.code) return hosts->failure;
+    }
     return gs_error(GS_DEADLINE_EXCEEDED, "still moves after: %s", hosts->failure.message);
+}
+
+// This rank's own thread has not come back for long: nobody else is to blame, and nothing is known of them.
+static gs_status say_held_up(const hosts_comm *hosts, const gs_hosts_lane *lane, int64_t waited_ns,
+                             gs_comm_failure *late) {
+    char name[64];
+    gs_work work = {gs_hosts_lane_finished(lane) + 1, lane->number};
+    gs_work_name(name, sizeof name, work);
+    *late = (gs_comm_failure){.kind = GS_COMM_FAILURE_TIMEOUT,
+                              .reporter = hosts->party.rank,
+                              .lane = lane->number,
+                              .sequence = work.sequence,
+                              .bucket = -1};
+    gs_comm_failure_accuse(late, hosts->party.rank);
+    return gs_error(GS_DEADLINE_EXCEEDED, "%s: rank %d, which waits for %.1f s, is held up in what its own thread moves", name,
+                    hosts->party.rank, gs_seconds_of(waited_ns));
 }
 
 static gs_status conclude_wait(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t sequence,
@@ -377,9 +413,13 @@ static gs_status conclude_wait(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t 
     gs_comm_failure late;
     if (gs_hosts_lane_finished(lane) >= sequence) return gs_ok();
     if (has_failed(hosts)) return end_wait(hosts, deadline);
-    pthread_mutex_lock(&hosts->lock);
-    gs_status status = explain_deadline(hosts, lane, waited_ns, &late);
-    pthread_mutex_unlock(&hosts->lock);
+    gs_status status;
+    if (take_moving(hosts, gs_deadline_in_ns(WORD_NS))) {
+        status = explain_deadline(hosts, lane, waited_ns, &late);
+        pthread_mutex_unlock(&hosts->lock);
+    } else {
+        status = say_held_up(hosts, lane, waited_ns, &late);
+    }
     if (gs_hosts_lane_finished(lane) >= sequence) return gs_ok();
     pthread_mutex_lock(&hosts->words_lock);
     hosts->late = late;
@@ -394,21 +434,25 @@ static gs_status wait_moving(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t se
     int64_t began_ns = gs_now_ns(), now_ns = began_ns;
     bool interrupted = false;
     for (;;) {
-        pthread_mutex_lock(&hosts->lock);
-        bool moved = advance(hosts, hosts->device);
-        pthread_mutex_unlock(&hosts->lock);
+        // In pieces: an interrupt ends a wait for who is held up, too.
+        bool moves = take_moving(hosts, gs_deadline_min(deadline, gs_deadline_in_ns(WORD_NS))), moved = false;
+        if (moves) {
+            moved = advance(hosts, hosts->device);
+            if (!moved) list_awaited(hosts, &waiter, events);
+            pthread_mutex_unlock(&hosts->lock);
+        }
         if (gs_hosts_lane_finished(lane) >= sequence || has_failed(hosts)) break;
-        bool looks = moved;
+        bool looks = true;
         if (moved)
             gs_waiter_reset(&waiter);
-        else
-            looks = pause_moving(hosts, &waiter, events, deadline);
+        else if (moves)
+            looks = gs_waiter_pause(&waiter, deadline);
         if (!looks) continue;
         now_ns = gs_now_ns();
         interrupted = gs_interrupt_check(&hosts->interrupt, now_ns) &&
                       !atomic_load(&hosts->abort_asked);
         if (interrupted || now_ns >= deadline.at_ns) break;
-        pthread_mutex_lock(&hosts->lock);
+        if (!take_moving(hosts, (gs_deadline){0})) continue;
         call_roll(hosts);
         pthread_mutex_unlock(&hosts->lock);
     }
@@ -541,79 +585,21 @@ static void destroy_hosts(void *backend) {
     hosts_comm *hosts = backend;
     if (!hosts) return;
     stop_thread(hosts);
-    gs_hosts_level_close(&hosts->party.column);
-    gs_hosts_level_close(&hosts->party.all);
-    gs_hosts_level_close(&hosts->party.host);
+    gs_hosts_founding_leave(&hosts->party);
     for (int i = 0; i < hosts->num_lanes; i++) gs_hosts_lane_close(&hosts->lanes[i]);
-    gs_arena_destroy(hosts->memory);
+    gs_hosts_founding_release(&hosts->founding);
     gs_device_close(hosts->thread_device);
     pthread_mutex_destroy(&hosts->words_lock);
     pthread_mutex_destroy(&hosts->lock);
     free(hosts);
 }
 
-static gs_status open_host(hosts_comm *hosts, const gs_comm_options *options,
-                           gs_deadline deadline) {
-    gs_hosts_party *party = &hosts->party;
-    int members[GS_HOSTS_MOST_RANKS];
-    int host = party->topology.host_of[party->rank];
-    GS_TRY(gs_arena_create(&hosts->memory, (size_t)hosts->num_lanes * GS_HOSTS_LANE_BYTES));
-    party->slots[party->place] = gs_arena_data(hosts->memory);
-    if (party->host_size == 1) return gs_ok();
-    gs_hosts_members(&party->topology, host, members);
-    GS_TRY(gs_hosts_level_open(&party->host, &gs_comm_shm, 'm', members, party->host_size, options,
-                               2 * hosts->num_lanes, hosts->memory, deadline));
-    for (int i = 0; i < party->host_size; i++) {
-        size_t bytes = 0;
-        if (i == party->place) continue;
-        party->slots[i] = party->host.backend->peer_arena(party->host.state, i, &bytes);
-        if (bytes < gs_arena_bytes(hosts->memory))
-            return gs_error(GS_UNAVAILABLE, "sees %zu bytes of rank %d", bytes, members[i]);
-    }
-    return gs_ok();
-}
-
-// Each host is added to what those before it came to.
-static void order_column(hosts_comm *hosts) {
-    gs_hosts_party *party = &hosts->party;
-    bool ascends = true;
-    hosts->order = (gs_reduce_tree){.num_inputs = party->topology.num_hosts,
-                                    .rank = hosts->order_ranks,
-                                    .part = hosts->order_parts,
-                                    .merges = hosts->order_merges};
-    for (int i = 0; i < party->topology.num_hosts; i++) {
-        hosts->order_ranks[i] = party->topology.number_of[party->place][i];
-        hosts->order_merges[i] = i > 0;
-        ascends &= hosts->order_ranks[i] == i;
-    }
-    if (!ascends) party->order = &hosts->order;
-}
-
-static gs_status open_column(hosts_comm *hosts, const gs_comm_options *options,
-                             gs_deadline deadline) {
-    gs_hosts_party *party = &hosts->party;
-    int members[GS_HOSTS_MOST_RANKS];
-    if (party->place >= party->topology.num_columns) return gs_ok();
-    int count = gs_hosts_column(&party->topology, party->place, members);
-    order_column(hosts);
-    return gs_hosts_level_open(&party->column, &gs_comm_net, 'c', members, count, options,
-                               hosts->num_lanes, NULL, deadline);
-}
-
-// A level that could not be made somewhere is told to all at the next stage.
-static gs_status open_levels(hosts_comm *hosts, const gs_comm_options *options, gs_stages *stages,
-                             gs_deadline deadline) {
-    gs_hosts_party *party = &hosts->party;
-    GS_TRY(gs_hosts_topology_learn(&party->topology, options, stages));
-    party->place = party->topology.place_of[party->rank];
-    party->host_size = party->topology.size_of[party->topology.host_of[party->rank]];
-    gs_status host = open_host(hosts, options, deadline);
-    GS_TRY(gs_stages_meet(stages, "hosts", host, NULL, NULL, 0));
-    gs_status column = open_column(hosts, options, deadline);
-    GS_TRY(gs_stages_meet(stages, "hosts", column, NULL, NULL, 0));
-    GS_TRY(gs_hosts_level_open_whole(&party->all, &gs_comm_net, options, stages, deadline));
+static gs_status open_lanes(hosts_comm *hosts, const gs_comm_options *options, gs_stages *stages,
+                            gs_deadline deadline) {
+    GS_TRY(gs_hosts_founding_open(&hosts->founding, &hosts->party, hosts->num_lanes, options, stages,
+                                  deadline));
     for (int i = 0; i < hosts->num_lanes; i++)
-        GS_TRY(gs_hosts_lane_open(&hosts->lanes[i], party, i));
+        GS_TRY(gs_hosts_lane_open(&hosts->lanes[i], &hosts->party, i));
     return gs_ok();
 }
 
@@ -637,7 +623,7 @@ static gs_status create_hosts(void **out, const gs_comm_options *options, gs_sta
     hosts->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     pthread_mutex_init(&hosts->lock, NULL);
     pthread_mutex_init(&hosts->words_lock, NULL);
-    gs_status status = open_levels(hosts, options, stages, deadline);
+    gs_status status = open_lanes(hosts, options, stages, deadline);
     if (!status.code) status = start_moving(hosts, options);
     if (status.code) {
         snprintf(reason, reason_bytes, "%s", status.message);

@@ -86,11 +86,32 @@ gs_status gs_hosts_roll_call(gs_hosts_roll *roll, gs_hosts_party *party, gs_host
     return compare_words(party, lane, work, own, cause);
 }
 
+// For how long nothing was heard of a rank that would excuse it: it says that it is at this collective, or, since this rank
+// has waited, that it is at one before, where it waits itself, for one that says nothing.
+static int64_t silence_of(const gs_net_presence *one, uint64_t sequence, int64_t waited_ns, int64_t now_ns) {
+    int64_t silent_ns = now_ns - one->heard_ns;
+    return one->sequence >= sequence || silent_ns < waited_ns - PATIENCE_NS ? silent_ns : INT64_MAX;
+}
+
+// Where the wait was too short to be sure: one that is silent for far longer than all others; -1: there is none.
+static int find_most_silent(const int64_t *silences, int world_size, int self) {
+    int most = -1;
+    int64_t next_ns = 0;
+    for (int i = 0; i < world_size; i++) {
+        if (i == self || (most >= 0 && silences[i] <= silences[most])) continue;
+        most = i;
+    }
+    for (int i = 0; i < world_size; i++)
+        if (i != self && i != most && silences[i] > next_ns) next_ns = silences[i];
+    bool stands_out = most >= 0 && silences[most] >= 4 * PATIENCE_NS && silences[most] / 2 >= next_ns;
+    return stands_out ? most : -1;
+}
+
 bool gs_hosts_roll_accuse_silent(const gs_hosts_roll *roll, const gs_hosts_party *party,
                                  const gs_hosts_lane *lane, int64_t waited_ns,
                                  gs_comm_failure *late) {
     int64_t silence_ns = waited_ns / 2 > LEAST_SILENCE_NS ? waited_ns / 2 : LEAST_SILENCE_NS;
-    int64_t now_ns = gs_now_ns();
+    int64_t now_ns = gs_now_ns(), silences[GS_HOSTS_MOST_RANKS] = {0};
     uint64_t sequence = gs_hosts_lane_finished(lane) + 1;
     bool any = false;
     // Who has not asked does not know.
@@ -98,11 +119,14 @@ bool gs_hosts_roll_accuse_silent(const gs_hosts_roll *roll, const gs_hosts_party
     for (int i = 0; i < party->topology.world_size; i++) {
         if (i == party->rank) continue;
         gs_net_presence one = presence_of(party, lane, i);
-        if (one.sequence >= sequence && now_ns - one.heard_ns < silence_ns) continue;
+        silences[i] = silence_of(&one, sequence, waited_ns, now_ns);
+        if (silences[i] < silence_ns) continue;
         gs_comm_failure_accuse(late, i);
         any = true;
     }
-    return any;
+    int most = any ? -1 : find_most_silent(silences, party->topology.world_size, party->rank);
+    if (most >= 0) gs_comm_failure_accuse(late, most);
+    return any || most >= 0;
 }
 
 bool gs_hosts_roll_knows(const gs_hosts_party *party, const gs_hosts_lane *lane,

@@ -22,7 +22,8 @@ GS_NODISCARD gs_status gs_hosts_roll_call(gs_hosts_roll *roll, gs_hosts_party *p
 // Of the first that is not finished: rank `culprit` posted something else than `other`.
 gs_status gs_hosts_roll_say_mismatch(const gs_hosts_party *party, const gs_hosts_lane *lane,
                                      int culprit, int other);
-// Those of whom nothing was heard for long; false: all are here.
+// Those of whom nothing was heard for long, but for who waits at a collective before; of a short wait who is silent for far
+// longer than all others. False: nobody is.
 bool gs_hosts_roll_accuse_silent(const gs_hosts_roll *roll, const gs_hosts_party *party,
                                  const gs_hosts_lane *lane, int64_t waited_ns,
                                  gs_comm_failure *late);

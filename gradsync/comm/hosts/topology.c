@@ -1,31 +1,7 @@
 #include "gradsync/comm/hosts/topology.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "core/digest.h"
 #include "gradsync/comm/backends.h"
-
-#define HOST_VARIABLE "GRADSYNC_HOST"
-
-// What a rank says of where it runs: equal words, one host. Never 0.
-static uint64_t find_host(int rank) {
-    char text[256] = {0}, name[64] = {0};
-    char boot[40] = {0};
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    bool is_known = fd >= 0 && read(fd, boot, 36) == 36;
-    if (fd >= 0) close(fd);
-    if (readlink("/proc/self/ns/net", name, sizeof name - 1) < 0) is_known = false;
-    // Who cannot know is taken to be alone.
-    if (!is_known) snprintf(boot, sizeof boot, "rank %d", rank);
-    const char *said = getenv(HOST_VARIABLE);
-    snprintf(text, sizeof text, "%s/%s/%u/%.100s", boot, name, (unsigned)geteuid(),
-             said ? said : "");
-    return gs_digest_fold(gs_digest_of(text, strlen(text))) | 1;
-}
 
 static void number_hosts(gs_hosts_topology *out, const uint64_t *hosts) {
     for (int i = 0; i < out->world_size; i++) {
@@ -54,7 +30,7 @@ static gs_status judge(const gs_hosts_topology *topology) {
 
 gs_status gs_hosts_topology_learn(gs_hosts_topology *out, const gs_comm_options *options,
                                   gs_stages *stages) {
-    uint64_t hosts[GS_HOSTS_MOST_RANKS], mine = find_host(options->rank);
+    uint64_t hosts[GS_HOSTS_MOST_RANKS], mine = gs_backends_host(options->rank);
     *out = (gs_hosts_topology){.world_size = options->world_size};
     if (options->world_size > GS_HOSTS_MOST_RANKS)
         return gs_error(GS_UNAVAILABLE, "hosts serves at most %d ranks, not %d",

@@ -64,6 +64,14 @@ static gs_status make_own_part(gs_nccl_comm *nccl) {
     return gs_ok();
 }
 
+// GRADSYNC_NCCL_WINDOWS=0, GRADSYNC_NCCL_REGISTRATION=0: without, on whichever rank it is said. For
+// libraries where a call that fails leaves its error in the communicator, so that nothing else can
+// be tried with it.
+static bool is_wanted(const char *variable) {
+    const char *value = getenv(variable);
+    return !value || strcmp(value, "0") != 0;
+}
+
 static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     gs_device_facts facts;
     const char *name = gs_device_name(nccl->device), *host_id = getenv("NCCL_HOSTID");
@@ -71,9 +79,10 @@ static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     GS_TRY(gs_cuda_device_facts(&facts, colon ? (int)strtol(colon + 1, NULL, 10) : 0));
     mine->version = gs_nccl_library_version(nccl->library);
     mine->num_multiprocessors = facts.num_multiprocessors;
-    mine->has_registration = gs_nccl_has_registration(nccl->library);
-    mine->has_windows = gs_nccl_has_windows(nccl->library) && nccl->arena &&
-                        gs_arena_is_from(nccl->arena, &gs_nccl_memory);
+    mine->has_registration =
+        gs_nccl_has_registration(nccl->library) && is_wanted("GRADSYNC_NCCL_REGISTRATION");
+    mine->has_windows = gs_nccl_has_windows(nccl->library) && is_wanted("GRADSYNC_NCCL_WINDOWS") &&
+                        nccl->arena && gs_arena_is_from(nccl->arena, &gs_nccl_memory);
     if (nccl->arena && gs_arena_fd(nccl->arena) < 0)
         mine->arena_bytes = gs_arena_bytes(nccl->arena);
     snprintf(mine->uuid, sizeof mine->uuid, "%s", facts.uuid);
@@ -231,14 +240,16 @@ static gs_status register_arena(gs_nccl_lane *lane, gs_stages *stages, const pee
     bool opened = false;
     *how = "not registered";
     if (all_may(peers, nccl->world_size, true))
-        GS_TRY(open_window(lane, stages, &opened, deadline));
-    if (opened) *how = "in a symmetric window";
+        GS_TRY(gs_status_prefix(open_window(lane, stages, &opened, deadline),
+                                "arena (GRADSYNC_NCCL_WINDOWS=0 leaves windows out)"));
+    // The library does not say whether it keeps to the symmetry that it was asked for.
+    if (opened) *how = "in a window";
     if (opened || !all_may(peers, nccl->world_size, false)) return gs_ok();
     gs_status status = gs_nccl_register(nccl->library, lane->handle, gs_arena_data(nccl->arena),
                                         gs_arena_bytes(nccl->arena), &lane->registration);
     if (!status.code) status = gs_nccl_settle(lane, "ncclCommRegister", deadline);
     if (!status.code) *how = "registered";
-    return status;
+    return gs_status_prefix(status, "arena (GRADSYNC_NCCL_REGISTRATION=0 leaves it unregistered)");
 }
 
 // Peers that wait for this rank inside the library see its connections close, and come to hear why.

@@ -13,6 +13,7 @@
 #include "gradsync/comm/net/transport.h"
 
 #define SPIN_NS (50 * INT64_C(1000))  // after something moved
+#define CROWDED_NS (25 * INT64_C(1000))  // a yield that takes as long let somebody else work
 #define SLEEP_MS 1000
 #define FLUSH_MS 1
 #define PUBLISH_NS (5 * GS_NS_PER_MS)  // at most, while it moves
@@ -292,12 +293,14 @@ static bool has_orders(const gs_net_mover *mover) {
 }
 
 // How long to sleep at most. Ranks answer each other within microseconds where they are up to it.
-static int choose_timeout(const gs_net_mover *mover, bool moved, int64_t now_ns) {
+static int choose_timeout(gs_net_mover *mover, bool moved, int64_t now_ns) {
     if (moved) return 0;
     if (mover->has_said_bye) return gs_net_mover_has_left(mover) ? SLEEP_MS : FLUSH_MS;
     if (gs_net_mover_has_ended(mover)) return SLEEP_MS;
     if (!is_idle(mover) && now_ns - mover->moved_ns < SPIN_NS) {
         sched_yield();
+        // Others needed the core meanwhile: it is not there to poll with, until something moves again.
+        if (gs_now_ns() - now_ns > CROWDED_NS) mover->moved_ns = 0;
         return 0;
     }
     int64_t due_ns = gs_net_words_due_ns(mover->words);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/failpoint.h"
+#include "gradsync/comm/net/aside.h"
 
 // Before other lanes and the network have their turn.
 #define SEGMENTS_PER_TURN 4
@@ -234,7 +235,7 @@ static unsigned char *kept_at(const gs_net_work *work, size_t element) {
 // Before a result goes there.
 static void keep(const gs_net_work *work, gs_net_range range) {
     if (work->kept.data)
-        memcpy(kept_at(work, range.first), result_at(work, range.first),
+        gs_net_copy_aside(kept_at(work, range.first), result_at(work, range.first),
                range.count * work->result_bytes);
 }
 

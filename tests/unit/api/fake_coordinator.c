@@ -147,7 +147,7 @@ static void run_server(void *ctx, const atomic_bool *stopping) {
     }
 }
 
-fake_coordinator *fake_start(int64_t request_ms) {
+static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path, bool are_required) {
     fake_coordinator *fake = calloc(1, sizeof *fake);
     if (!fake) abort();
     pthread_mutex_init(&fake->lock, NULL);
@@ -186,12 +186,23 @@ fake_coordinator *fake_start(int64_t request_ms) {
     gs_api_options api = {.http_address = "127.0.0.1:0",
                           .context = fake->context,
                           .rpc_endpoint = "inproc://fake",
+                          .http_readonly = "127.0.0.1:0",
                           .allow_host = "localhost",  // of raw requests
                           .request_ms = request_ms,
+                          .tokens_path = tokens_path,
+                          .require_token = are_required,
                           .max_per_address = 512};
     must(gs_api_start(&fake->api, &api));
     fake_answer(fake, GS_GET_SYSTEM, GS_OK, "", "{\"version\":\"test\",\"coordinator_epoch\":7}");
     return fake;
+}
+
+fake_coordinator *fake_start(int64_t request_ms) {
+    return start_fake(request_ms, NULL, false);
+}
+
+fake_coordinator *fake_start_with_tokens(const char *tokens_path, bool are_required) {
+    return start_fake(0, tokens_path, are_required);
 }
 
 void fake_stop(fake_coordinator *fake) {
@@ -211,6 +222,10 @@ void fake_stop(fake_coordinator *fake) {
 
 const char *fake_address(const fake_coordinator *fake) {
     return gs_api_address(fake->api);
+}
+
+const char *fake_readonly_address(const fake_coordinator *fake) {
+    return gs_api_readonly_address(fake->api);
 }
 
 gs_api *fake_take_api(fake_coordinator *fake) {

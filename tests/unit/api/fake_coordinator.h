@@ -10,8 +10,11 @@ typedef struct fake_coordinator fake_coordinator;
 
 //   request_ms  as in gs_api_options
 fake_coordinator *fake_start(int64_t request_ms);
+// Whose API asks for the tokens of a file, from the start or as soon as there is one.
+fake_coordinator *fake_start_with_tokens(const char *tokens_path, bool are_required);
 void fake_stop(fake_coordinator *fake);
 const char *fake_address(const fake_coordinator *fake);  // of the API
+const char *fake_readonly_address(const fake_coordinator *fake);  // of its second one
 gs_api *fake_take_api(fake_coordinator *fake);           // the test stops it itself
 
 // What `method` answers from now on. `body` is JSON text or NULL; with a code other than GS_OK it

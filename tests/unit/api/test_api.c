@@ -100,6 +100,8 @@ static void every_row_of_the_route_table_is_callable(void **state) {
     for (size_t i = 0; i < gs_num_routes; i++) {
         const gs_route *route = &gs_routes[i];
         if (strcmp(route->produces[0], "text/event-stream") == 0) continue;
+        // This API has none: test_tokens.c
+        if (strncmp(route->path, "/v1/tokens", 10) == 0 || strcmp(route->operation, "beginSession") == 0) continue;
         char line[256], *brace;
         snprintf(line, sizeof line, "%s %s", route->verb, route->path);
         while ((brace = strchr(line, '{'))) {

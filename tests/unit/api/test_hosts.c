@@ -209,6 +209,16 @@ static void only_pages_of_the_asked_host_and_port_may_call(void **state) {
                          GS_PERMISSION_DENIED);
 }
 
+static void pages_of_other_origins_change_nothing(void **state) {
+    (void)state;
+    assert_int_equal(gs_hosts_check_site(NULL).code, GS_OK);
+    assert_int_equal(gs_hosts_check_site("same-origin").code, GS_OK);
+    assert_int_equal(gs_hosts_check_site("none").code, GS_OK);
+    assert_int_equal(gs_hosts_check_site("same-site").code, GS_PERMISSION_DENIED);  // another port of this host
+    assert_int_equal(gs_hosts_check_site("cross-site").code, GS_PERMISSION_DENIED);
+    assert_int_equal(gs_hosts_check_site("").code, GS_PERMISSION_DENIED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_names_with_our_port_are_ours),
@@ -220,6 +230,7 @@ int main(void) {
         cmocka_unit_test(bad_entries_are_named),
         cmocka_unit_test(a_refusal_says_how_to_allow_it),
         cmocka_unit_test(only_pages_of_the_asked_host_and_port_may_call),
+        cmocka_unit_test(pages_of_other_origins_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

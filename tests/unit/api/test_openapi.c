@@ -43,6 +43,20 @@ static void every_row_of_the_route_table_appears(void **state) {
     gs_json_release(document);
 }
 
+// The server takes "?verbose" for true, so that the document has to.
+static void a_flag_may_be_without_a_value(void **state) {
+    (void)state;
+    gs_json *document = gs_openapi_document(gs_routes, gs_num_routes);
+    const gs_json *operation = gs_json_get(gs_json_get(gs_json_get(document, "paths"), "/readyz"), "get");
+    const gs_json *parameter = gs_json_at(gs_json_get(operation, "parameters"), 0);
+    assert_string_equal(gs_json_string_or(parameter, "name", ""), "verbose");
+    char *text = NULL;
+    assert_int_equal(gs_json_encode(&text, NULL, gs_json_get(parameter, "schema"), false).code, GS_OK);
+    assert_string_equal(text, "{\"enum\":[true,false,\"\"]}");
+    free(text);
+    gs_json_release(document);
+}
+
 static void job_fields_are_described(void **state) {
     (void)state;
     gs_json *document = gs_openapi_document(gs_routes, gs_num_routes);
@@ -84,6 +98,7 @@ static void schemas_are_json_schemas(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_of_the_route_table_appears),
+        cmocka_unit_test(a_flag_may_be_without_a_value),
         cmocka_unit_test(job_fields_are_described),
         cmocka_unit_test(operations_have_names_of_their_own),
         cmocka_unit_test(schemas_are_json_schemas),

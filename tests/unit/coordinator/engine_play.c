@@ -89,12 +89,15 @@ static void take_order(gs_play *play, const gs_effect *effect) {
     const gs_agent_message *message = &effect->agent_message;
     play->num_adopt_orders += message->order == GS_TELL_ADOPT_RANK;
     play->num_stop_orders += message->order == GS_TELL_STOP_RANK;
+    play->worker_is_welcome |= message->order == GS_TELL_AGENT_WELCOME;
     if (message->order == GS_TELL_START_RANK) {
         play->ranks[effect->member->slot] = (gs_play_rank){.incarnation = effect->member->incarnation,
                                                            .launch_token = effect->member->launch_token};
     } else if (message->order == GS_TELL_STOP_RANK) {
         gs_play_rank *rank = rank_of(play, message->incarnation);
-        if (rank) *(message->kill ? &rank->ordered_to_die : &rank->ordered_to_stop) = true;
+        if (!rank) return;
+        *(message->kill ? &rank->ordered_to_die : &rank->ordered_to_stop) = true;
+        rank->ordered_after_welcome = play->worker_is_welcome;
     }
 }
 
@@ -202,6 +205,7 @@ static void take_done(gs_play *play, gs_engine_event *event) {
     if (play->verify_says && work->kind == GS_ON_VERIFIED) event->done.status = gs_error(play->verify_says, "no");
     if (work->kind == GS_ON_LIFE_LOOKED) look_for_life(play, &event->done);
     bool lists = work->job == play->job && (work->kind == GS_ON_DIRECTORIES_FOUND || work->kind == GS_ON_CHECKPOINTS_CHECKED);
+    if (work->job == play->job && work->kind == GS_ON_DIRECTORIES_FOUND) event->done.left_by = play->left_by;
     if (play->list_says && lists) event->done.status = gs_error(play->list_says, "it is away");
     else if (play->found && work->kind == GS_ON_DIRECTORIES_FOUND) {
         event->done.names = &play->found;
@@ -340,7 +344,7 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
         for (int i = 0; i < GS_PLAY_RANKS; i++)
             if (!play->ranks[i].is_gone) event.agent_hello.running[event.agent_hello.num_running++] = (gs_running_trainer){
                 .slot = i, .pid = 1, .incarnation = play->ranks[i].incarnation, .job = play->job, .rank = i,
-                .cluster = cluster, .generation = job->generation};
+                .cluster = cluster, .generation = job->generation + play->ahead};
     }
     gs_play_hear(play, &event);
 }

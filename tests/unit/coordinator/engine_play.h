@@ -10,7 +10,7 @@
 
 typedef struct gs_play_rank {
     uint64_t incarnation, launch_token;
-    bool ordered_to_stop, ordered_to_die;
+    bool ordered_to_stop, ordered_to_die, ordered_after_welcome;
     bool is_gone;  // ended, and its agent has not told it: one that comes back does not list it
 } gs_play_rank;
 
@@ -40,6 +40,7 @@ typedef struct gs_play {
     int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges, num_sweeps;
     int num_removals;  // of checkpoints' files
     int num_adopt_orders, num_stop_orders;  // that agents were given
+    bool worker_is_welcome;  // an agent was told so
     bool looks_out;                  // the worker does, from its next hello on
     bool ranks_live;                 // they leave signs where their checkpoints lie
     bool fence_is_others;            // nobody of them has raised it
@@ -52,6 +53,8 @@ typedef struct gs_play {
     gs_call agent_stream, rank_streams[GS_PLAY_RANKS];  // of their last hello
     uint32_t epoch;                // of the coordinator; its life has the same number
     gs_seen_life seen_by_worker;   // as it says at each hello
+    uint32_t ahead;                // of the generation that is known here, as what it runs then
+    uint32_t left_by;              // a generation, which has left its fence among the job's checkpoints
     int num_ended;  // jobs that the next life finds besides, before its own
     struct gs_play_disk *disk;  // owned
 } gs_play;

@@ -142,7 +142,7 @@ static void a_silent_worker_says_nothing_of_its_ranks(void **state) {
     gs_play *play = *state;
     uint64_t former = first_of(play);
     gs_play_lose_worker(play);
-    pass(play, 120 * GS_NS_PER_SEC);
+    pass(play, 600 * GS_NS_PER_SEC);
     assert_int_equal(first_of(play), former);
     assert_int_equal(play->num_looks, 0);
 }
@@ -300,10 +300,13 @@ static void who_is_back_behind_another_generation_takes_no_step(void **state) {
     gs_play_train(play);
     assert_true(gs_play_run(play)->generation > generation);
     memcpy(play->ranks, before, sizeof before);
+    play->worker_is_welcome = false;
     come_back_with(play, before, generation);
+    assert_true(play->worker_is_welcome);
     for (int i = 0; i < GS_PLAY_RANKS; i++) {
         assert_true(play->ranks[i].ordered_to_die);
         assert_false(play->ranks[i].ordered_to_stop);
+        assert_false(play->ranks[i].ordered_after_welcome);  // with which its worker lets them go on
     }
 }
 

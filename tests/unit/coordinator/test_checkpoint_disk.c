@@ -113,6 +113,7 @@ static void an_operator_may_go_on_without_it(void **state) {
     assert_int_equal(play->num_watched, 1);
     assert_non_null(job_of(play)->run);
     assert_string_equal(job_of(play)->reason, "RestoringCheckpoint");
+    assert_int_equal(job_of(play)->left_generation, job_of(play)->generation);
 }
 
 // Nobody is asked twice: the coordinator ends between the answer and the launch.
@@ -154,6 +155,32 @@ static void an_operator_may_stop_it(void **state) {
     assert_int_equal(job_of(play)->state, GS_JOB_CANCELLED);
 }
 
+static void end_without_disk(gs_play *play) {
+    gs_play_reopen(play);
+    gs_play_say_all(play, GS_ON_HELLO);
+    assert_non_null(job_of(play)->run);
+    gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    stop.stop = (gs_stop_request){.job = play->job_text, .now = true, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    gs_play_hear(play, &stop);
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_null(job_of(play)->run);
+    assert_int_equal(job_of(play)->state, GS_JOB_CANCELLED);
+}
+
+// Nor does it keep a run from its end, whether it says so or says nothing.
+static void a_job_ends_without_it(void **state) {
+    gs_play *play = *state;
+    play->list_says = GS_UNAVAILABLE;
+    end_without_disk(play);
+}
+
+static void a_job_ends_without_its_answer(void **state) {
+    gs_play *play = *state;
+    play->disk_waits = true;
+    end_without_disk(play);
+}
+
 static gs_status run_work(gs_work *work) {
     gs_status status = work->base.run(&work->base, NULL);
     size_t num_names = work->num_names;
@@ -168,12 +195,12 @@ static void a_directory_that_had_checkpoints_is_not_gone_when_nobody_sees_it(voi
     char root[] = "/tmp/test-checkpoint-disk-XXXXXX", path[200];
     assert_non_null(mkdtemp(root));
     const gs_file_root files = {.checkpoints_dir = root};
-    assert_int_equal(run_work(gs_file_work_find_directories(&files, job_of(play))).code, GS_UNAVAILABLE);
+    assert_int_equal(run_work(gs_file_work_find_directories(&files, job_of(play), "c-home")).code, GS_UNAVAILABLE);
     assert_int_equal(run_work(gs_file_work_check(&files, job_of(play))).code, GS_UNAVAILABLE);
     // Somebody says that there are none.
     snprintf(path, sizeof path, "%s/%s", root, play->job_text);
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_int_equal(run_work(gs_file_work_find_directories(&files, job_of(play))).code, GS_OK);
+    assert_int_equal(run_work(gs_file_work_find_directories(&files, job_of(play), "c-home")).code, GS_OK);
     assert_int_equal(run_work(gs_file_work_check(&files, job_of(play))).code, GS_NOT_FOUND);
     rmdir(path);
     rmdir(root);
@@ -218,6 +245,10 @@ static void a_directory_is_closed_to_ranks_that_leave_no_new_sign(void **state) 
     // As after a restart: it asks only.
     life = look(&files, job_of(play), (gs_life_look){.generation = 3});
     assert_true(life.is_raised);
+    gs_work *list = gs_file_work_find_directories(&files, job_of(play), "c-home");
+    assert_ok(list->base.run(&list->base, NULL));
+    assert_int_equal(list->left_by, 3);
+    gs_work_destroy(list);
     // No rank of the next one has been there.
     life = look(&files, job_of(play), (gs_life_look){.generation = 4});
     assert_false(life.stands || life.is_raised);
@@ -258,10 +289,18 @@ static gs_status say_saved(gs_play *play, const char *directory, bool is_part) {
     return answer;
 }
 
-// A rank that makes up names: what is remembered of them has an end, and what is known is still heard.
+static gs_checkpoint_state state_of_checkpoint(gs_play *play, const char *directory) {
+    const gs_checkpoint *item = gs_checkpoints_find(&job_of(play)->checkpoints, directory);
+    assert_non_null(item);
+    return item->state;
+}
+
+// A rank that makes up names: what is remembered of them has an end, and what is known is still heard. One that is not made up is
+// found on the disk.
 static void saves_that_a_rank_makes_up_are_refused_in_the_end(void **state) {
     gs_play *play = *state;
     play->disk_waits = play->verify_waits = true;
+    play->watched_reason = "CheckpointPutOff";
     for (int is_part = 0; is_part < 2; is_part++) {
         gs_status answer = gs_ok();
         int accepted = 0;
@@ -275,6 +314,11 @@ static void saves_that_a_rank_makes_up_are_refused_in_the_end(void **state) {
         assert_non_null(strstr(answer.message, "directory: \"step-64-"));
         assert_ok(say_saved(play, is_part ? "step-0-1" : "step-0-0", is_part));
     }
+    assert_int_equal(play->num_watched, 1);  // of many refusals
+    play->disk_waits = play->verify_waits = false;
+    play->found = "step-64-0";
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    assert_int_equal(state_of_checkpoint(play, "step-64-0"), GS_CHECKPOINT_GOOD);
 }
 
 static void release(gs_play *play, int64_t step) {
@@ -282,12 +326,6 @@ static void release(gs_play *play, int64_t step) {
     event.release.job = play->job_text;
     event.release.step = step;
     gs_play_hear(play, &event);
-}
-
-static gs_checkpoint_state state_of_checkpoint(gs_play *play, const char *directory) {
-    const gs_checkpoint *item = gs_checkpoints_find(&job_of(play)->checkpoints, directory);
-    assert_non_null(item);
-    return item->state;
 }
 
 static void expect_nothing_lost(gs_play *play) {
@@ -453,6 +491,36 @@ static void an_operator_names_the_step_to_go_on_from(void **state) {
     assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 9);
 }
 
+// A look at the disk, which was under way, has come upon it.
+static void find_whole(gs_play *play, const char *directory, int64_t step) {
+    gs_engine_event event = {.kind = GS_ON_PARTS_LOOKED, .from = {.generation = -1}};
+    event.done = (gs_completion){.job = play->job, .directory = directory, .found = {.step = step}};
+    gs_play_run(play)->job->checkpoints.looking++;
+    gs_play_hear(play, &event);
+}
+
+// What is being read when a step is named, and what is found behind that, is neither waited for nor left on the disk.
+static void what_is_later_goes_also_when_it_is_still_being_read(void **state) {
+    gs_play *play = *state;
+    save(play, "step-5", 5);
+    play->verify_waits = true;
+    save(play, "step-9", 9);
+    gs_play_close_lines(play);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    release(play, 5);
+    assert_int_equal(play->answer.code, GS_OK);
+    gs_play_find_worker(play);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_non_null(job_of(play)->run);
+    find_whole(play, "step-9b", 9);
+    assert_int_equal(state_of_checkpoint(play, "step-9"), GS_CHECKPOINT_VERIFYING);
+    int removals = play->num_removals;
+    begin_from(play, 5);
+    assert_int_equal(play->num_removals, removals + 2);
+    hear_of_checkpoint(play, GS_ON_VERIFIED, "step-9");
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 5);
+}
+
 static void a_step_that_was_named_outlives_the_coordinator(void **state) {
     gs_play *play = *state;
     save(play, "step-9", 9);
@@ -586,23 +654,46 @@ static void a_start_looks_at_live_jobs_first_and_then_at_a_few_ended_ones_at_a_t
     assert_int_equal(count_looked_at(play), 30);
 }
 
+// What was found took long to read: a rank that nobody hears may have saved meanwhile. Once that is asked again.
+static void a_start_asks_again_what_there_is_when_that_was_long_ago(void **state) {
+    for (int is_slow = 0; is_slow < 2; is_slow++) {
+        gs_play *play = *state;
+        if (is_slow) set_up(state), play = *state;
+        play->found = "step-9";
+        play->verify_waits = true;
+        gs_play_say_all(play, GS_ON_EXITED);
+        gs_play_wait(play, is_slow ? 10 * GS_NS_PER_SEC : GS_NS_PER_SEC);
+        assert_null(job_of(play)->run);
+        play->verify_waits = false;
+        hear_of_checkpoint(play, GS_ON_VERIFIED, "step-9");
+        gs_play_wait(play, 5 * GS_NS_PER_SEC);
+        assert_non_null(job_of(play)->run);
+        assert_int_equal(play->num_finds, is_slow ? 2 : 1);
+        if (!is_slow) gs_play_tear_down(state);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, gs_play_tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_start_waits_until_the_disk_answers),
+        TEST(a_start_asks_again_what_there_is_when_that_was_long_ago),
         TEST(who_waits_for_a_disk_keeps_no_slots),
         TEST(a_disk_that_says_nothing_is_away),
         TEST(a_disk_that_answers_late_is_there),
         TEST(an_operator_may_go_on_without_it),
         TEST(what_an_operator_gave_up_is_given_up_in_the_next_life),
         TEST(an_operator_may_stop_it),
+        TEST(a_job_ends_without_it),
+        TEST(a_job_ends_without_its_answer),
         TEST(saves_that_a_rank_makes_up_are_refused_in_the_end),
         TEST(a_job_is_swept_until_its_last_save_must_be_over),
         TEST(a_job_that_ended_before_this_life_is_swept_if_it_was_lately),
         TEST(a_disk_is_not_away_while_the_coordinator_stands_still),
         TEST(a_named_checkpoint_that_is_damaged_loses_nothing),
         TEST(an_operator_names_the_step_to_go_on_from),
+        TEST(what_is_later_goes_also_when_it_is_still_being_read),
         TEST(later_checkpoints_stay_until_the_named_one_is_seen),
         TEST(a_run_that_a_release_does_not_end_keeps_its_checkpoints),
         TEST(a_row_on_its_way_is_waited_for_before_it_is_marked),

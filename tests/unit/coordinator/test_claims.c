@@ -1,8 +1,10 @@
 // A rank that lies about its step: nobody applies a step that the others do not come to.
+// Row M9 of docs/faults.md.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +62,19 @@ static void a_step_beyond_the_target_is_nobodys(void **state) {
         assert_blamed(&play, OTHER, step);
         gs_play_close(&play);
     }
+}
+
+// What people read of it decides nothing.
+static void who_is_disbelieved_stays_so_whatever_it_is_called(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    int64_t step = gs_play_run(&play)->step;
+    tell_step(&play, OTHER, TARGET + 1);
+    snprintf(gs_play_run(&play)->cause.reason, sizeof gs_play_run(&play)->cause.reason, "AnotherWord");
+    beat(&play, OTHER, TARGET);
+    assert_true(gs_play_run(&play)->members[OTHER].applied_step <= step);
+    gs_play_close(&play);
 }
 
 // The honest rank steps on and tells it; after `seconds` of that, where it stands.
@@ -158,6 +173,7 @@ static void ranks_in_step_that_are_seldom_heard_do_not_lie(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_beyond_the_target_is_nobodys),
+        cmocka_unit_test(who_is_disbelieved_stays_so_whatever_it_is_called),
         cmocka_unit_test(a_step_that_the_others_do_not_come_to_is_not_believed),
         cmocka_unit_test(a_step_is_not_believed_against_one_that_stands),
         cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),

@@ -12,8 +12,8 @@
 #include "core/clock.h"
 #include "tests/unit/coordinator/engine_play.h"
 
-#define BEAT_NS (100 * GS_NS_PER_MS)
-#define PROMISED_NS (500 * GS_NS_PER_MS)  // behind its deadline a verdict comes within that
+#define BEAT_NS gs_timing_default.heartbeat_ns
+#define PROMISED_NS (25 * gs_timing_default.tick_ns)  // behind its deadline a verdict comes within that
 #define LONG_NS (300 * GS_NS_PER_SEC)
 #define DAY_MS INT64_C(86400000)
 #define FIRST_STEPS 20  // deadlines.c
@@ -176,18 +176,17 @@ static void who_died_while_nobody_looked_is_missed_at_once(void **unused) {
 
 static void who_hangs_is_named_in_time(void **unused) {
     (void)unused;
-    static const struct {
-        double timeout_seconds;  // of a collective
-        int64_t hang_ns;
-    } cases[] = {{1, 5 * GS_NS_PER_SEC}, {10, 20 * GS_NS_PER_SEC}, {30, 60 * GS_NS_PER_SEC}};
+    static const double timeouts[] = {1, 10, 30};  // seconds, of a collective
     for (int who = 0; who < GS_PLAY_RANKS; who++) {
-        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (size_t i = 0; i < sizeof timeouts / sizeof timeouts[0]; i++) {
             gs_play play;
+            int64_t hang_ns = (int64_t)(2 * timeouts[i] * GS_NS_PER_SEC);
+            if (hang_ns < gs_timing_default.hang_least_ns) hang_ns = gs_timing_default.hang_least_ns;
             open_training(&play);
-            gs_play_run(&play)->job->spec.reducer.timeout_seconds = cases[i].timeout_seconds;
+            gs_play_run(&play)->job->spec.reducer.timeout_seconds = timeouts[i];
             manners how = {.waits = {true, true}};
             how.waits[who] = false;
-            assert_within(live(&play, &how, LONG_NS), cases[i].hang_ns);
+            assert_within(live(&play, &how, LONG_NS), hang_ns);
             assert_verdict(&play, "WorkerHung", who);
             gs_play_close(&play);
         }
@@ -346,6 +345,42 @@ static void the_wall_clock_decides_nothing(void **unused) {
     }
 }
 
+// Its process is there, and stands somewhere on its way: its slot is another's by then. The others have come, or nobody has.
+static void who_never_says_hello_is_ended_in_time(void **unused) {
+    (void)unused;
+    for (int others = 0; others < 2; others++) {
+        gs_play play;
+        gs_play_open(&play);
+        if (others) gs_play_say(&play, 0, GS_ON_HELLO);
+        const manners how = {.waits = {true, true}, .silent = {!others, true}};
+        assert_within(live(&play, &how, LONG_NS), gs_timing_default.hello_ns);
+        assert_verdict(&play, "WorkerLate", others);
+        gs_play_wait(&play, BEAT_NS);
+        for (int i = 0; i < GS_PLAY_RANKS; i++) assert_true(play.ranks[i].ordered_to_die || (others && i == 0 && play.ranks[i].ordered_to_stop));
+        gs_play_close(&play);
+    }
+}
+
+// In the next life of the coordinator it is nobody's. It has nothing to save, so it is not given the time for that; whoever has
+// been in a generation is.
+static void who_has_not_said_hello_outlives_no_coordinator(void **unused) {
+    (void)unused;
+    for (uint32_t generation = 0; generation < 2; generation++) {
+        gs_play play;
+        gs_play_open(&play);
+        assert_int_equal(gs_play_run(&play)->phase, GS_RUN_LAUNCHING);
+        gs_play_reopen_without_worker(&play);
+        assert_null(gs_play_run(&play));
+        play.ahead = generation;
+        gs_play_find_worker_of(&play, "c");
+        for (int i = 0; i < GS_PLAY_RANKS; i++) {
+            assert_int_equal(play.ranks[i].ordered_to_die, generation == 0);
+            assert_int_equal(play.ranks[i].ordered_to_stop, generation != 0);
+        }
+        gs_play_close(&play);
+    }
+}
+
 // Rank 0 has given its bytes and waits for those of rank 1.
 static void who_is_kept_waiting_is_not_late(void **unused) {
     (void)unused;
@@ -392,6 +427,39 @@ static void who_is_out_of_reach_may_train_until_it_has_stopped_by_itself(void **
     gs_play_close(&play);
 }
 
+// The first that fell silent goes on for as long as another of them hears somebody: they stop together.
+static void who_is_out_of_reach_counts_from_the_last_word_of_any(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    gs_play_lose_worker(&play);
+    int64_t longer_ns = 2 * BEAT_NS;
+    for (int64_t since_ns = play.now_ns; play.now_ns - since_ns < gs_timing_default.dead_ns / 3;) {
+        gs_play_wait(&play, BEAT_NS);
+        gs_play_say(&play, 1, GS_ON_HEARTBEAT);
+    }
+    gs_play_wait(&play, gs_timing_default.orphan_ns + gs_timing_default.agent_dead_ns - longer_ns);
+    assert_false(is_judged(&play));
+    gs_play_wait(&play, 2 * longer_ns + PROMISED_NS);
+    assert_verdict(&play, "WorkerSilent", 0);
+    gs_play_close(&play);
+}
+
+// It has never looked at the time before.
+static void a_life_that_stands_still_at_once_judges_nobody(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    gs_play_reopen(&play);
+    play.now_ns += 3 * gs_timing_default.orphan_ns;
+    gs_play_wait(&play, gs_timing_default.tick_ns);
+    assert_false(is_judged(&play));
+    both(&play, GS_ON_HELLO);
+    live(&play, &healthy, 3 * GS_NS_PER_SEC);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    gs_play_close(&play);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
@@ -407,9 +475,13 @@ int main(void) {
         cmocka_unit_test(a_restart_of_the_coordinator_judges_nobody_who_comes_back),
         cmocka_unit_test(steps_below_what_was_reached_before_are_progress),
         cmocka_unit_test(the_wall_clock_decides_nothing),
+        cmocka_unit_test(who_never_says_hello_is_ended_in_time),
+        cmocka_unit_test(who_has_not_said_hello_outlives_no_coordinator),
         cmocka_unit_test(who_is_kept_waiting_is_not_late),
         cmocka_unit_test(who_leaves_too_soon_keeps_the_others_waiting),
         cmocka_unit_test(who_is_out_of_reach_may_train_until_it_has_stopped_by_itself),
+        cmocka_unit_test(who_is_out_of_reach_counts_from_the_last_word_of_any),
+        cmocka_unit_test(a_life_that_stands_still_at_once_judges_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

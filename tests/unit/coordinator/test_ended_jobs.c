@@ -224,6 +224,39 @@ static void a_key_lives_a_day_in_which_a_coordinator_is_there(void **state) {
     assert_int_equal(state_of(play)->keys.count, 0);
 }
 
+// What is remembered has a bound; one more is refused, named, and leaves nothing. What is known is still answered.
+static void no_more_jobs_and_keys_are_taken_than_are_kept(void **state) {
+    gs_play *play = *state;
+    state_of(play)->retention = (gs_retention){.keys = 1};
+    create(play, "k");
+    assert_int_equal(play->answer.code, GS_OK);
+    pass(play, 4);  // its name is free
+    size_t count = state_of(play)->jobs.count;
+    create(play, "another");
+    assert_int_equal(play->answer.code, GS_RESOURCE_EXHAUSTED);
+    create(play, "k");
+    assert_int_equal(play->answer.code, GS_OK);
+    state_of(play)->retention = (gs_retention){.live_jobs = 1};  // the one that trains
+    create(play, "a third");
+    assert_int_equal(play->answer.code, GS_RESOURCE_EXHAUSTED);
+    assert_int_equal(state_of(play)->jobs.count, count);
+    assert_int_equal(state_of(play)->keys.count, 1);
+}
+
+// Not only behind the next look for such keys.
+static void a_key_whose_life_is_over_keeps_no_other_away(void **state) {
+    gs_play *play = *state;
+    state_of(play)->retention = (gs_retention){.keys = 1};
+    create(play, "k");
+    pass(play, 4);
+    create(play, "another");
+    assert_int_equal(play->answer.code, GS_RESOURCE_EXHAUSTED);
+    play->now_ns += GS_KEY_LIFE_NS;
+    create(play, "another");
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_int_equal(state_of(play)->keys.count, 1);
+}
+
 static void who_deletes_a_job_may_use_its_key_again(void **state) {
     gs_play *play = *state;
     create(play, "k");
@@ -272,6 +305,26 @@ static void stop(gs_play *play) {
     assert_true(gs_job_state_terminal(gs_job_table_get(&state_of(play)->jobs, play->job)->state));
 }
 
+// In the events of the job, of its deletion in those of all; once, however often it is asked.
+static void who_asked_is_told_with_what_was_asked(void **state) {
+    gs_play *play = *state;
+    play->watched_reason = "Requested";
+    for (int i = 0; i < 2; i++) {
+        gs_engine_event event = request(play, GS_ON_STOP_JOB);
+        event.stop = (gs_stop_request){.job = play->job_text, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+        event.from.asked_by = i ? "other (t-2)" : "ci (t-1)";
+        gs_play_hear(play, &event);
+        assert_int_equal(play->num_watched, 1);
+    }
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    gs_engine_event event = request(play, GS_ON_DELETE_JOB);
+    event.remove = (gs_delete_request){.job = play->job_text};
+    event.from.principal = (gs_principal){.is_known = true, .name = "api"};
+    gs_play_hear(play, &event);
+    assert_int_equal(play->num_watched, 2);
+}
+
 static void hear_disk(gs_play *play, gs_engine_event_kind kind, const char *directory) {
     gs_engine_event event = {.kind = kind, .from = {.generation = -1}};
     event.done = (gs_completion){.stored = GS_STORED_CHECKPOINT, .job = play->job, .directory = directory};
@@ -308,6 +361,7 @@ static void of_whom_nobody_says_how_many_all_stay(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(who_asked_is_told_with_what_was_asked),
         TEST(ended_jobs_are_kept_so_many_and_so_long),
         TEST(who_ended_first_is_forgotten_first),
         TEST(who_has_just_ended_is_not_forgotten),
@@ -316,6 +370,8 @@ int main(void) {
         TEST(the_key_of_a_forgotten_job_makes_no_second_one),
         TEST(a_key_lives_a_day_in_which_a_coordinator_is_there),
         TEST(a_name_that_several_had_deletes_none_of_them),
+        TEST(no_more_jobs_and_keys_are_taken_than_are_kept),
+        TEST(a_key_whose_life_is_over_keeps_no_other_away),
         TEST(who_deletes_a_job_may_use_its_key_again),
         TEST(an_ended_job_keeps_no_more_checkpoints_than_it_says),
         TEST(of_whom_nobody_says_how_many_all_stay),

@@ -23,6 +23,7 @@
 #include "tests/support/temp_dir.h"
 
 #define AN_HOUR_NS (3600 * GS_NS_PER_SEC)
+#define MOST_WATCHED 5
 #define LONG_AGO 1000000000  // seconds since the epoch
 
 // What a checkpoint's manifest is.
@@ -133,7 +134,7 @@ static void a_sweep_removes_what_has_no_manifest(void **state) {
     make_checkpoint(root, "whole", WHOLE);
     make_checkpoint(root, "garbage", MISSING);
     make_checkpoint(root, "unreadable", UNREADABLE);
-    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS);
+    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS, MOST_WATCHED);
     assert_ok(gs_sweeper_run(sweeper, root, 5));
     assert_ok(gs_sweeper_run(sweeper, root, 4 + AN_HOUR_NS));
     assert_true(is_there(root, "garbage"));
@@ -146,12 +147,36 @@ static void a_sweep_removes_what_has_no_manifest(void **state) {
     gs_temp_dir_remove(root);
 }
 
+// The directory of a job, and that of a checkpoint: neither leads to where others have theirs.
+static void nothing_is_removed_behind_a_link(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make(), *elsewhere = gs_temp_dir_make(), job[600], path[700];
+    snprintf(job, sizeof job, "%s/job", root);
+    assert_int_equal(symlink(elsewhere, job), 0);
+    make_checkpoint(elsewhere, "old", WHOLE);
+    make_checkpoint(elsewhere, "garbage", MISSING);
+    snprintf(path, sizeof path, "%s/old", job);
+    assert_int_equal(gs_file_remove_checkpoint(path).code, GS_PERMISSION_DENIED);
+    gs_sweeper *sweeper = gs_sweeper_create(0, MOST_WATCHED);
+    assert_int_equal(gs_sweeper_run(sweeper, job, 5).code, GS_PERMISSION_DENIED);
+    assert_int_equal(gs_sweeper_run(sweeper, job, 6).code, GS_PERMISSION_DENIED);
+    snprintf(path, sizeof path, "%s/linked", root);
+    snprintf(job, sizeof job, "%s/old", elsewhere);
+    assert_int_equal(symlink(job, path), 0);
+    assert_int_equal(gs_file_remove_checkpoint(path).code, GS_PERMISSION_DENIED);
+    assert_true(is_there(elsewhere, "old/MANIFEST.json"));
+    assert_true(is_there(elsewhere, "garbage"));
+    gs_sweeper_destroy(sweeper);
+    gs_temp_dir_remove(root);
+    gs_temp_dir_remove(elsewhere);
+}
+
 // Its job is over, or was purged.
 static void what_nobody_looks_at_is_not_watched(void **state) {
     (void)state;
     char *first = gs_temp_dir_make(), *second = gs_temp_dir_make();
     make_checkpoint(first, "saving", MISSING);
-    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS);
+    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS, MOST_WATCHED);
     assert_ok(gs_sweeper_run(sweeper, first, 5));
     assert_ok(gs_sweeper_run(sweeper, second, 5 + AN_HOUR_NS));
     assert_int_equal(gs_sweeper_count(sweeper), 1);
@@ -163,12 +188,33 @@ static void what_nobody_looks_at_is_not_watched(void **state) {
     gs_temp_dir_remove(second);
 }
 
+// Above the bound nothing is watched, and told; one that has gone makes room for the next.
+static void no_more_directories_are_watched_than_a_bound(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make(), path[600];
+    for (int i = 0; i <= MOST_WATCHED; i++) {
+        snprintf(path, sizeof path, "%s/%d", root, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS, MOST_WATCHED);
+    assert_ok(gs_sweeper_run(sweeper, root, 5));
+    assert_int_equal(gs_sweeper_count(sweeper), MOST_WATCHED);
+    assert_int_equal(gs_sweeper_num_refused(sweeper), 1);
+    assert_ok(gs_sweeper_run(sweeper, root, 5 + AN_HOUR_NS));
+    assert_int_equal(gs_sweeper_count(sweeper), 0);
+    assert_ok(gs_sweeper_run(sweeper, root, 6 + AN_HOUR_NS));
+    assert_int_equal(gs_sweeper_count(sweeper), 1);
+    assert_int_equal(gs_sweeper_num_refused(sweeper), 2);
+    gs_sweeper_destroy(sweeper);
+    gs_temp_dir_remove(root);
+}
+
 // Its files bear times of long ago: a save goes on in it, on a machine whose clock is set back.
 static void what_still_changes_is_not_swept(void **state) {
     (void)state;
     char *root = gs_temp_dir_make(), part[600];
     make_checkpoint(root, "saving", MISSING);
-    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS);
+    gs_sweeper *sweeper = gs_sweeper_create(AN_HOUR_NS, MOST_WATCHED);
     snprintf(part, sizeof part, "%s/saving/part-0", root);
     for (int64_t now_ns = 1; now_ns < 5 * AN_HOUR_NS; now_ns += AN_HOUR_NS) {
         int file = open(part, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -298,8 +344,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_removal_that_is_killed_leaves_a_checkpoint_or_garbage),
         cmocka_unit_test(a_sweep_removes_what_has_no_manifest),
+        cmocka_unit_test(nothing_is_removed_behind_a_link),
         cmocka_unit_test(what_nobody_looks_at_is_not_watched),
         cmocka_unit_test(what_still_changes_is_not_swept),
+        cmocka_unit_test(no_more_directories_are_watched_than_a_bound),
         cmocka_unit_test(a_walk_ends_with_the_process),
         cmocka_unit_test(a_tree_that_another_removes_is_removed),
         cmocka_unit_test(what_cannot_be_looked_up_is_not_missed),

@@ -95,6 +95,38 @@ static void words_of_a_trainer_say_where_it_stands(void **state) {
         assert_int_equal(gs_membership_of(words[i].word), words[i].means);
 }
 
+// A record is of those that a job has had here; of an adopted one there is none until its first generation.
+static void what_older_generations_left_is_the_jobs_up_to_its_adoption(void **state) {
+    (void)state;
+    gs_job job = {.generation = 7};
+    gs_job_savers savers = gs_job_savers_of(&job);
+    assert_true(gs_job_savers_include(savers, 7, 90));
+    assert_true(gs_job_savers_include(savers, 0, 90));  // it does not say whose it is
+    assert_false(gs_job_savers_include(savers, 6, 0));
+    job.adopted_step = 40;
+    job.least_generation = 1000008;
+    savers = gs_job_savers_of(&job);
+    assert_true(gs_job_savers_include(savers, 7, 90));
+    assert_true(gs_job_savers_include(savers, 6, 40));
+    assert_false(gs_job_savers_include(savers, 6, 41));  // it was left: its ranks had gone back
+    job.generation = job.least_generation;
+    job.begun_step = 44;
+    savers = gs_job_savers_of(&job);
+    assert_false(gs_job_savers_include(savers, 7, 40));
+    assert_true(gs_job_savers_include(savers, 7, 44));  // its last start went on from that, also where no row could be written
+}
+
+// Until its new ranks have a generation, files of the last one are of the newest that there is.
+static void what_was_given_up_with_a_disk_is_not_found_again(void **state) {
+    (void)state;
+    gs_job job = {.generation = 7, .left_generation = 7, .left_step = 30};
+    gs_job_savers savers = gs_job_savers_of(&job);
+    assert_false(gs_job_savers_include(savers, 7, 31));
+    assert_true(gs_job_savers_include(savers, 7, 30));
+    assert_true(gs_job_savers_include(savers, 8, 31));
+    assert_true(gs_job_savers_include(savers, 0, 31));  // it does not say whose it is
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_of_a_trainer_say_where_it_stands),
@@ -102,6 +134,8 @@ int main(void) {
         cmocka_unit_test(a_terminal_job_never_changes_again),
         cmocka_unit_test(every_live_state_can_end_in_every_way),
         cmocka_unit_test(a_stopping_job_only_ends),
+        cmocka_unit_test(what_older_generations_left_is_the_jobs_up_to_its_adoption),
+        cmocka_unit_test(what_was_given_up_with_a_disk_is_not_found_again),
         cmocka_unit_test(what_was_deleted_is_gone_and_what_nobody_knows_is_not),
         cmocka_unit_test(training_comes_after_starting_or_recovering_alone),
     };

@@ -1,10 +1,12 @@
 // What the metrics page says of a job, whatever its ranks tell.
 #include "coordinator/observe/metrics/job_families.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +51,39 @@ static void a_bucket_that_is_told_twice_is_shown_once(void **state) {
         const gs_strbuf *text = find_text(page, names[i]);
         assert_non_null(text);
         assert_int_equal(count_lines(text), 4);  // 0, 5, 63 and other
+    }
+    gs_page_text_release(page);
+    free(page);
+    gs_job_metrics_destroy(shot.metrics);
+}
+
+// Of two ranks one waits for the other in each bucket: what was moved is what the later one shows.
+static void the_bandwidth_of_a_bucket_is_that_of_its_last_rank(void **state) {
+    (void)state;
+    const gs_metrics_record record = {drop, NULL};
+    gs_job_shot shot = {.id = "j-1", .shows_ranks = true, .metrics = gs_job_metrics_create()};
+    assert_non_null(shot.metrics);
+    for (int rank = 0; rank < 2; rank++) {
+        gs_report_bucket buckets[2];
+        for (int i = 0; i < 2; i++) {
+            double bandwidth = i == rank ? 3e9 : 5e7 * (1 + i);
+            buckets[i] = (gs_report_bucket){.index = i, .bytes = 4, .travelled = true, .algorithm = "direct",
+                                            .algbw = bandwidth, .busbw = bandwidth};
+        }
+        if (rank == 1) buckets[0].busbw = NAN;
+        const gs_step_report report = {.step = 1, .buckets = buckets, .num_buckets = 2};
+        gs_job_metrics_take(shot.metrics, rank, 2, &report, &record);
+    }
+    gs_page_text *page = calloc(1, sizeof *page);
+    assert_non_null(page);
+    gs_job_families_write(page, &shot);
+    const char *text = gs_strbuf_text(find_text(page, "gradsync_reduce_bus_bandwidth_bytes_per_second"));
+    for (int i = 0; i < 2; i++) {
+        char start[32];
+        snprintf(start, sizeof start, "bucket=\"%d\"", i);
+        const char *line = strstr(text, start);
+        assert_non_null(line);
+        assert_true(strtod(strchr(line, '}') + 1, NULL) == 3e9);
     }
     gs_page_text_release(page);
     free(page);
@@ -101,6 +136,7 @@ static void a_job_that_is_copied_in_pieces_is_shown_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bucket_that_is_told_twice_is_shown_once),
+        cmocka_unit_test(the_bandwidth_of_a_bucket_is_that_of_its_last_rank),
         cmocka_unit_test(a_job_that_is_copied_in_pieces_is_shown_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,7 +54,7 @@ static void what_is_written_is_read(void **state) {
                            ",\"age_ms\":60000,\"restart_times_ms\":[1795400001000,1795400030000],"
                            "\"plan_revision\":3,\"plan\":{\"hash\":\"xxh3:1\",\"reason\":\"ready_order\","
                            "\"since_step\":12,\"buckets\":[{},{}]},\"ready_order\":[2,0,1],"
-                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"least_generation\":1000003",
+                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"adopted_step\":40,\"begun_step\":44,\"left_generation\":9,\"left_step\":30,\"gone\":[\"step-60-a\"],\"least_generation\":1000003",
                            ",\"step\":38,\"draining\":true,\"saving\":true");
     assert_int_equal(job->plan.revision, 3);
     assert_int_equal(job->plan.num_buckets, 2);
@@ -72,6 +72,14 @@ static void what_is_written_is_read(void **state) {
     assert_null(phase);
     assert_string_equal(first, second);
     assert_true(copy->checkpoints.is_given_up);  // what an operator was told is so
+    assert_int_equal(copy->adopted_step, 40);
+    assert_int_equal(copy->begun_step, 44);
+    assert_int_equal(copy->left_generation, 9);
+    assert_int_equal(copy->left_step, 30);
+    gs_checkpoints_load(&copy->checkpoints, "step-60-a", &(gs_checkpoint){.step = 60, .state = GS_CHECKPOINT_GOOD});
+    gs_checkpoints_load(&copy->checkpoints, "step-30-b", &(gs_checkpoint){.step = 30, .state = GS_CHECKPOINT_GOOD});
+    assert_int_equal(gs_checkpoints_newest_step(&copy->checkpoints), 30);
+    assert_int_equal(copy->checkpoints.count, 2);
     assert_int_equal(copy->least_generation, 1000003);
     free(first);
     free(second);
@@ -178,6 +186,26 @@ static void what_is_no_job_is_refused(void **state) {
     }
 }
 
+// There may be ten thousand jobs that rest, and a sample may be long. It ends with a whole character.
+static void a_job_that_rests_has_the_begin_of_its_sample(void **state) {
+    (void)state;
+    char text[2002];
+    for (int i = 0; i < 2000; i += 2) memcpy(text + i, "\xc3\xa9", 2);
+    text[2000] = '\0';
+    for (int shift = 0; shift < 2; shift++) {
+        gs_job_documents documents = {.sample = strdup(text)};
+        if (shift) documents.sample[1] = documents.sample[0] = 'a';  // one byte each: characters begin elsewhere
+        if (shift) memmove(documents.sample, documents.sample + 1, 2000);
+        gs_job_documents_rest(&documents);
+        assert_int_equal(strlen(documents.sample), GS_SAMPLE_SHORT_BYTES - shift);
+        gs_job_documents_release(&documents);
+    }
+    gs_job_documents brief = {.sample = strdup("once")};
+    gs_job_documents_rest(&brief);
+    assert_string_equal(brief.sample, "once");
+    gs_job_documents_release(&brief);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
@@ -187,6 +215,7 @@ int main(void) {
         cmocka_unit_test(a_plan_is_known_without_its_document),
         cmocka_unit_test(an_order_that_is_none_is_forgotten),
         cmocka_unit_test(what_is_no_job_is_refused),
+        cmocka_unit_test(a_job_that_rests_has_the_begin_of_its_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 #include "coordinator/store/job_store.h"
 #include "coordinator/store/row_work.h"
-#include "coordinator/store/set_aside.h"
+#include "coordinator/store/database/set_aside.h"
 #include "core/clock.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"

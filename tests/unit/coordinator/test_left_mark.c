@@ -1,9 +1,10 @@
-// The mark among the checkpoints, where it could not be left at the start.
+// The mark among the checkpoints: left as soon as it can be, and only where they are.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,51 +32,171 @@ static gs_writer *start_writer(const char *root, int wake_fd) {
     return writer;
 }
 
-static void it_is_left_again_until_it_is_there(void **state) {
-    (void)state;
-    char *root = gs_temp_dir_make(), path[600];
-    snprintf(path, sizeof path, "%s/checkpoints", root);
-    int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    gs_writer *writer = start_writer(root, wake_fd);
-    gs_left_mark *mark = gs_left_mark_create(writer, path, "one", LIFE);  // there is no such directory
-    assert_non_null(mark);
-    assert_false(gs_left_mark_is_to_be_seen(mark, gs_now_ns() + LATER_NS));
+typedef struct place {
+    char *root, path[600];
+    int wake_fd;
+    gs_writer *writer;
+    gs_marked_root *marked;
+    gs_left_mark *mark;
+    gs_agent_table agents;
+} place;
 
-    assert_int_equal(mkdir(path, 0700), 0);
-    uint64_t life = 0;
+static int set_up(void **state) {
+    place *it = calloc(1, sizeof *it);
+    it->root = gs_temp_dir_make();
+    snprintf(it->path, sizeof it->path, "%s/disk/checkpoints", it->root);
+    it->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    *state = it;
+    return 0;
+}
+
+// A start of the coordinator.
+static void begin(place *it, uint64_t life, bool is_new) {
+    it->writer = start_writer(it->root, it->wake_fd);
+    it->marked = gs_marked_root_create(&(gs_marked_root_options){
+        .data_dir = it->root, .path = it->path, .cluster = "one", .life = life, .is_new = is_new});
+    it->mark = gs_left_mark_create(it->writer, it->marked, &it->agents);
+    assert_non_null(it->mark);
+}
+
+static void end(place *it) {
+    gs_writer_stop(it->writer);
+    gs_left_mark_destroy(it->mark);
+    gs_marked_root_destroy(it->marked);
+}
+
+static int tear_down(void **state) {
+    place *it = *state;
+    close(it->wake_fd);
+    gs_agent_table_release(&it->agents);
+    gs_temp_dir_remove(it->root);
+    free(it);
+    return 0;
+}
+
+// Of what was asked for.
+static void take_done(place *it) {
+    uint64_t count;
     gs_deadline deadline = soon();
-    int64_t later_ns = gs_now_ns() + LATER_NS;
-    while (!gs_left_mark_is_to_be_seen(mark, INT64_MAX) && !gs_deadline_passed(deadline)) {
-        gs_left_mark_tick(mark, later_ns);
-        gs_writer_collect(writer);
+    while (read(it->wake_fd, &count, sizeof count) < 0) {
+        assert_false(gs_deadline_passed(deadline));
         gs_sleep_ns(GS_NS_PER_MS);
     }
-    assert_ok(gs_place_mark_read(&life, path, "one"));
-    assert_int_equal(life, LIFE);
-    // Who looked just before does so again in a while.
-    assert_true(gs_left_mark_is_to_be_seen(mark, gs_now_ns() + LATER_NS));
-    assert_false(gs_left_mark_is_to_be_seen(mark, 0));
-    gs_writer_stop(writer);
-    gs_left_mark_destroy(mark);
-    close(wake_fd);
-    gs_temp_dir_remove(root);
+    gs_writer_collect(it->writer);
 }
 
-static void who_could_leave_it_is_believed_at_once(void **state) {
-    (void)state;
-    char *root = gs_temp_dir_make();
-    gs_left_mark *mark = gs_left_mark_create(NULL, root, "one", LIFE);
-    assert_true(gs_left_mark_is_to_be_seen(mark, gs_now_ns()));
-    gs_left_mark_tick(mark, INT64_MAX);  // nothing is left to do
-    gs_left_mark_destroy(mark);
-    assert_true(gs_left_mark_is_to_be_seen(NULL, 0));
-    gs_temp_dir_remove(root);
+static void make(place *it, const char *below) {
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", it->root, below);
+    assert_int_equal(mkdir(path, 0700), 0);
 }
+
+static void move(place *it, const char *from, const char *to) {
+    char before[700], behind[700];
+    snprintf(before, sizeof before, "%s/%s", it->root, from);
+    snprintf(behind, sizeof behind, "%s/%s", it->root, to);
+    assert_int_equal(rename(before, behind), 0);
+}
+
+static void expect_life(place *it, uint64_t wanted) {
+    uint64_t life = 0;
+    assert_ok(gs_marked_root_check(it->marked));
+    assert_true(gs_left_mark_is_to_be_seen(it->mark, INT64_MAX));
+    assert_ok(gs_place_mark_read(&life, it->path, "one"));
+    assert_int_equal(life, wanted);
+}
+
+static void expect_away(place *it) {
+    assert_int_equal(gs_marked_root_check(it->marked).code, GS_UNAVAILABLE);
+    assert_false(gs_left_mark_is_to_be_seen(it->mark, INT64_MAX));
+}
+
+static void it_is_left_again_until_it_is_there(void **state) {
+    place *it = *state;
+    begin(it, LIFE, false);
+    take_done(it);  // there is no such directory
+    assert_false(gs_left_mark_is_to_be_seen(it->mark, INT64_MAX));
+    assert_ok(gs_marked_root_check(it->marked));  // nor was there ever
+    make(it, "disk");
+    gs_agent *agent = gs_agent_table_add(&it->agents, "early");
+    assert_non_null(agent);
+    gs_left_mark_tick(it->mark, gs_now_ns() + LATER_NS);
+    take_done(it);
+    expect_life(it, LIFE);
+    // Who looked just before does so again in a while.
+    assert_true(gs_left_mark_is_to_be_seen(it->mark, gs_now_ns() + LATER_NS));
+    assert_false(gs_left_mark_is_to_be_seen(it->mark, 0));
+    end(it);
+}
+
+static void who_could_leave_it_before_anybody_looked_is_believed_at_once(void **state) {
+    place *it = *state;
+    make(it, "disk");
+    begin(it, LIFE, false);
+    take_done(it);
+    assert_true(gs_left_mark_is_to_be_seen(it->mark, 0));
+    gs_left_mark_tick(it->mark, INT64_MAX);  // nothing is left to do
+    end(it);
+    assert_true(gs_left_mark_is_to_be_seen(NULL, 0));
+}
+
+// A disk that is not mounted: neither is its directory made, nor does an empty one pass for it.
+static void another_directory_does_not_pass_for_the_one_that_was_marked(void **state) {
+    place *it = *state;
+    make(it, "disk");
+    begin(it, LIFE, false);
+    take_done(it);
+    end(it);
+    move(it, "disk", "away");
+    begin(it, LIFE + 1, false);
+    take_done(it);
+    expect_away(it);
+    make(it, "disk");
+    make(it, "disk/checkpoints");
+    gs_left_mark_tick(it->mark, gs_now_ns() + LATER_NS);
+    take_done(it);
+    expect_away(it);
+    uint64_t life;
+    assert_int_equal(gs_place_mark_read(&life, it->path, "one").code, GS_NOT_FOUND);
+    move(it, "disk", "empty");
+    move(it, "away", "disk");  // it is back
+    gs_left_mark_tick(it->mark, gs_now_ns() + LATER_NS);
+    take_done(it);
+    expect_life(it, LIFE + 1);
+    end(it);
+}
+
+static void an_operator_may_say_that_it_is_a_new_one(void **state) {
+    place *it = *state;
+    char path[GS_ROOT_PATH_LEN];
+    make(it, "disk");
+    assert_false(gs_marked_root_recall(path, it->root, it->path));
+    begin(it, LIFE, false);
+    take_done(it);
+    end(it);
+    assert_true(gs_marked_root_recall(path, it->root, it->path));
+    assert_string_equal(path, it->path);
+    assert_false(gs_marked_root_recall(path, it->root, "elsewhere"));
+    move(it, "disk", "away");
+    make(it, "disk");
+    begin(it, LIFE + 1, true);
+    take_done(it);
+    expect_life(it, LIFE + 1);
+    end(it);
+    begin(it, LIFE + 2, false);  // it is the known one now
+    take_done(it);
+    expect_life(it, LIFE + 2);
+    end(it);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_left_again_until_it_is_there),
-        cmocka_unit_test(who_could_leave_it_is_believed_at_once),
+        TEST(it_is_left_again_until_it_is_there),
+        TEST(who_could_leave_it_before_anybody_looked_is_believed_at_once),
+        TEST(another_directory_does_not_pass_for_the_one_that_was_marked),
+        TEST(an_operator_may_say_that_it_is_a_new_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

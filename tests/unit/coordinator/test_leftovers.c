@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -105,6 +106,47 @@ static void what_a_deletion_left_is_removed(void **state) {
     gs_temp_dir_remove(root);
 }
 
+#define NUM_FILES 50
+
+// Of a removal that has begun, until the process is to end.
+static const atomic_bool *holds_until;
+static atomic_int num_removed;
+
+int __real_remove(const char *path);
+int __wrap_remove(const char *path);
+
+int __wrap_remove(const char *path) {
+    atomic_fetch_add(&num_removed, 1);
+    while (holds_until && !atomic_load(holds_until)) gs_sleep_ns(GS_NS_PER_MS);
+    return __real_remove(path);
+}
+
+// A tree of any size holds no end of the process up, and the next start goes on with it.
+static void who_ends_waits_for_no_tree(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make(), path[600], file[620], aside[GS_ASIDE_LEN];
+    snprintf(path, sizeof path, "%s/jobs", root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    make_log(root, DELETED);
+    path_of(path, root, DELETED);
+    for (int i = 0; i < NUM_FILES; i++) {
+        snprintf(file, sizeof file, "%s/%d", path, i);
+        assert_int_equal(mkdir(file, 0700), 0);
+    }
+    assert_ok(gs_leftovers_put_aside(aside, path));
+    gs_writer *writer = start_writer(root);
+    holds_until = gs_writer_stopping(writer);
+    atomic_store(&num_removed, 0);
+    gs_leftovers_remove(writer, aside);
+    for (gs_deadline deadline = soon(); atomic_load(&num_removed) == 0; gs_sleep_ns(GS_NS_PER_MS)) assert_false(gs_deadline_passed(deadline));
+    gs_writer_stop(writer);
+    holds_until = NULL;
+    close(wake_fd);
+    assert_int_equal(atomic_load(&num_removed), 1);
+    assert_int_equal(access(aside, F_OK), 0);
+    gs_temp_dir_remove(root);
+}
+
 static void without_deletions_nothing_is_looked_at(void **state) {
     (void)state;
     gs_job_table jobs = {0};
@@ -114,6 +156,7 @@ static void without_deletions_nothing_is_looked_at(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_deletion_left_is_removed),
+        cmocka_unit_test(who_ends_waits_for_no_tree),
         cmocka_unit_test(without_deletions_nothing_is_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 // Every message of a trainer in every state that a trainer can be in: one table says what becomes of each pair. Then the
 // same messages from whoever is not that trainer any more, or never was: refused in every state, and nothing changes.
+// Rows M3, M7 of docs/faults.md.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -245,6 +246,16 @@ static bool of_another_cluster(gs_engine_event *event) {
     return event->kind == GS_ON_HELLO;
 }
 
+static bool with_another_workers_key(gs_engine_event *event) {
+    event->from.principal = (gs_principal){.is_known = true, .name = "somebody"};
+    return true;
+}
+
+static bool with_another_pools_key(gs_engine_event *event) {
+    event->from.principal = (gs_principal){.is_known = true, .is_pool = true, .name = "somebody"};
+    return true;
+}
+
 static const struct {
     const char *name;
     disguise put_on;
@@ -252,7 +263,8 @@ static const struct {
     {"an older incarnation", of_older_incarnation}, {"another connection", of_another_connection},
     {"another job", of_another_job},                {"an older generation", of_older_generation},
     {"a newer generation", of_newer_generation},    {"another launch", of_another_launch},
-    {"another cluster", of_another_cluster},
+    {"another cluster", of_another_cluster},       {"another worker's key", with_another_workers_key},
+    {"another pool's key", with_another_pools_key},
 };
 
 static void whoever_is_somebody_else_changes_nothing(void **unused) {
@@ -276,10 +288,32 @@ static void whoever_is_somebody_else_changes_nothing(void **unused) {
     }
 }
 
+// With and without an agent's own hello behind it.
+static void nobody_ends_another_workers_trainer(void **unused) {
+    (void)unused;
+    static const uint64_t senders[] = {GS_PLAY_AGENT, GS_PLAY_AGENT + 1};
+    for (int i = 0; i < 2; i++) {
+        gs_play play;
+        gs_play_open(&play);
+        gs_play_train(&play);
+        const gs_state *state = gs_engine_state(play.engine);
+        gs_engine_event event = {.kind = GS_ON_EXITED,
+                                 .from = {.call = ++play.last_call, .incarnation = senders[i], .generation = -1,
+                                          .principal = {.is_known = true, .name = "somebody"}},
+                                 .exited = {.incarnation = play.ranks[SELF].incarnation, .exit_code = 1}};
+        gs_play_hear(&play, &event);
+        assert_false(event.was_admitted);
+        assert_int_equal(play.answer.code, GS_PERMISSION_DENIED);
+        assert_int_equal(gs_state_member(state, play.ranks[SELF].incarnation)->stage, GS_MEMBER_UP);
+        gs_play_close(&play);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_message_in_each_state_does_what_the_table_says),
         cmocka_unit_test(a_job_runs_when_its_ranks_step_and_not_before),
+        cmocka_unit_test(nobody_ends_another_workers_trainer),
         cmocka_unit_test(whoever_is_somebody_else_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

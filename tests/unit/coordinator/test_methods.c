@@ -11,6 +11,32 @@
 #include "coordinator/serve/decode_trainer.h"
 #include "coordinator/serve/methods.h"
 
+static gs_status answer;
+
+void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body);
+void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body) {
+    (void)call;
+    answer = status;
+    gs_json_release(body);
+}
+
+static void no_more_removals_are_promised_than_may_be_owed(void **state) {
+    (void)state;
+    gs_steps steps = {.performer.purges = gs_purges_create()};
+    gs_observer observer = {0};
+    gs_service service = {.steps = &steps, .observer = &observer};
+    gs_json *request = gs_json_new_object();
+    gs_json_set_bool(request, "purge", true);
+    for (uint64_t job = 1; job < GS_MAX_OWED_PURGES; job++) gs_purges_owe(steps.performer.purges, job, 0);
+    assert_false(gs_purges_are_full(steps.performer.purges));
+    gs_purges_owe(steps.performer.purges, GS_MAX_OWED_PURGES, 0);
+    gs_coordinator_methods[GS_DELETE_JOB](&service, NULL, &(gs_rpc_peer){0}, request);
+    assert_int_equal(answer.code, GS_RESOURCE_EXHAUSTED);
+    assert_int_equal(observer.limits_reached[GS_LIMIT_REMOVALS], 1);
+    gs_json_release(request);
+    gs_purges_destroy(steps.performer.purges);
+}
+
 static void every_method_has_a_handler(void **state) {
     (void)state;
     for (int i = GS_METHOD_NONE + 1; i < GS_NUM_METHODS; i++) {
@@ -68,6 +94,7 @@ static void a_step_lasts_no_longer_than_deadlines_can_count(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_method_has_a_handler),
+        cmocka_unit_test(no_more_removals_are_promised_than_may_be_owed),
         cmocka_unit_test(a_method_and_its_event_want_the_same_role),
         cmocka_unit_test(only_health_is_for_anybody),
         cmocka_unit_test(a_step_lasts_no_longer_than_deadlines_can_count),

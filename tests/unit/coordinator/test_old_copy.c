@@ -145,7 +145,80 @@ static void what_a_worker_says_is_believed(void **state) {
     assert_true(is_old(play));
 }
 
+// For the moment until its process ends.
+static void who_speaks_to_an_old_copy_is_refused(void **state) {
+    gs_play *play = *state;
+    find_worker(play, life_of_copy);
+    gs_engine_event release = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    release.release.job = play->job_text;
+    gs_play_hear(play, &release);
+    assert_true(play->answered);
+    assert_int_equal(play->answer.code, GS_UNAVAILABLE);
+    find_worker(play, first_life);  // it knows of no later one, and would be told what to end
+    gs_status answer;
+    assert_true(gs_play_is_answered(play, play->agent_stream, &answer));
+    assert_int_equal(answer.code, GS_UNAVAILABLE);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, gs_play_tear_down)
+
+// As after a backup that was put back: the life is known, and has gone on behind it.
+static void a_worker_that_runs_a_generation_of_later_ends_it(void **state) {
+    gs_play *play = *state;
+    play->seen_by_worker = second_life;
+    play->ahead = 2 * GS_GENERATION_BLOCK - 1;  // the last that a life before may have given out
+    gs_play_find_worker_of(play, "c");
+    assert_false(is_old(play));
+    gs_play_lose_worker(play);
+    play->ahead++;
+    gs_play_find_worker_of(play, "");  // of an earlier version: nobody knows whose
+    assert_false(is_old(play));
+    gs_play_lose_worker(play);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) play->ranks[i].ordered_to_stop = play->ranks[i].ordered_to_die = false;
+    gs_play_find_worker_of(play, "c");
+    assert_true(is_old(play));
+    assert_int_equal(gs_engine_state(play->engine)->cluster.later_generation, 3 * GS_GENERATION_BLOCK);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
+}
+
+// Its ranks have ended, and a fence of theirs is left: the numbers that a copy gives would stay below it.
+static void who_comes_next_is_not_kept_out_by_a_fence_of_later(void **state) {
+    gs_play *play = *state;
+    uint32_t next = gs_engine_state(play->engine)->generations.next;
+    for (int i = 0; i < GS_PLAY_RANKS; i++) play->ranks[i].is_gone = true;
+    play->watched_reason = "OtherDatabase";
+    play->left_by = next + GS_GENERATION_BLOCK - 1;  // the next life's are above
+    gs_play_reopen_without_worker(play);
+    assert_int_equal(play->num_watched, 0);
+    play->left_by = next + 5 * GS_GENERATION_BLOCK;
+    gs_play_reopen_without_worker(play);
+    assert_int_equal(play->num_watched, 1);
+    find_worker(play, second_life);
+    for (int i = 0; i < 1000 && !(gs_play_run(play) && gs_play_run(play)->phase == GS_RUN_LAUNCHING); i++)
+        gs_play_wait(play, 20 * GS_NS_PER_MS);
+    gs_play_say_all(play, GS_ON_HELLO);
+    if (gs_play_run(play)->members[0].list_asked) gs_play_say(play, 0, GS_ON_PARAMS);
+    assert_true(gs_play_run(play)->generation > play->left_by);
+    assert_int_equal(play->num_watched, 1);
+    assert_false(is_old(play));
+}
+
+// The disk answers before the worker has connected again: numbers have leapt above what it runs.
+static void a_fence_of_later_does_not_hide_who_still_runs(void **state) {
+    gs_play *play = *state;
+    uint32_t generation = gs_play_run(play)->generation;
+    play->seen_by_worker = second_life;
+    play->watched_reason = "OtherDatabase";
+    play->left_by = gs_engine_state(play->engine)->generations.next + 5 * GS_GENERATION_BLOCK;
+    gs_play_reopen_without_worker(play);
+    assert_int_equal(play->num_watched, 1);
+    assert_true(gs_engine_state(play->engine)->generations.next > play->left_by);
+    play->ahead = play->left_by - generation;
+    gs_play_find_worker_of(play, "c");
+    assert_true(is_old(play));
+    assert_int_equal(gs_engine_state(play->engine)->cluster.later_generation, play->left_by);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -158,6 +231,10 @@ int main(void) {
         TEST(workers_have_the_time_to_know_the_life_that_they_are_in),
         TEST(a_worker_that_leaves_knows_nothing),
         TEST(what_a_worker_says_is_believed),
+        TEST(who_speaks_to_an_old_copy_is_refused),
+        TEST(a_worker_that_runs_a_generation_of_later_ends_it),
+        TEST(a_fence_of_later_does_not_hide_who_still_runs),
+        TEST(who_comes_next_is_not_kept_out_by_a_fence_of_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

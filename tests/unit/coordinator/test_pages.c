@@ -17,6 +17,7 @@
 #include "coordinator/observe/timelines.h"
 #include "coordinator/observe/views/page.h"
 #include "coordinator/observe/worker_view.h"
+#include "coordinator/observe/recall.h"
 #include "coordinator/serve/job_lists.h"
 #include "rpc/wire/frame.h"
 #include "tests/support/asserts.h"
@@ -50,6 +51,7 @@ static int set_up(void **state) {
     it->state.timing = gs_timing_default;
     it->observer.state = &it->state;
     it->observer.no_metrics = gs_job_metrics_create();
+    it->observer.recalls = gs_recalls_create();
     return 0;
 }
 
@@ -59,6 +61,7 @@ static int tear_down(void **state) {
     gs_job_table_release(&it->state.jobs);
     gs_agent_table_release(&it->state.agents);
     gs_job_metrics_destroy(it->observer.no_metrics);
+    gs_recalls_destroy(it->observer.recalls);
     gs_json_release(answered);
     answered = NULL;
     free(it);

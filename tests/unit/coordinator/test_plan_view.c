@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,19 @@ static gs_bucket_plan make_plan(gs_param_spec params[NUM_PARAMS], const size_t *
     return plan;
 }
 
+// As who asks for it gets it: tensors are text in it.
+static gs_json *made_view(const gs_bucket_plan *plan, const gs_plan_header *shown, const gs_param_spec *params, const gs_param_order *order) {
+    gs_json *view = gs_plan_to_view(plan, shown, params, order), *read = NULL;
+    char *text;
+    size_t bytes;
+    gs_status status = gs_json_encode(&text, &bytes, view, false);
+    if (!status.code) status = gs_json_parse(&read, text, bytes);
+    assert_string_equal(status.message, "");
+    free(text);
+    gs_json_release(view);
+    return read;
+}
+
 static void expect_bucket(const gs_json *view, size_t index, const char *ends, const char *why,
                           const char *first_tensor) {
     const gs_json *bucket = gs_json_at(gs_json_get(view, "buckets"), index);
@@ -47,7 +61,7 @@ static void each_bucket_says_why_it_ends_where_it_ends(void **state) {
     (void)state;
     gs_param_spec params[NUM_PARAMS];
     gs_bucket_plan plan = make_plan(params, NULL);
-    gs_json *view = gs_plan_to_view(&plan, &header, params, NULL);
+    gs_json *view = made_view(&plan, &header, params, NULL);
     assert_int_equal(gs_json_count(gs_json_get(view, "buckets")), 4);
     expect_bucket(view, 0, "limit", "80 bytes reach the limit of 80", "p4");
     expect_bucket(view, 1, "leftover",
@@ -71,7 +85,7 @@ static void buckets_are_expected_at_their_places_in_the_order(void **state) {
     gs_param_spec params[NUM_PARAMS];
     gs_bucket_plan plan = make_plan(params, order);
     const gs_param_order seen = {order, NUM_PARAMS};
-    gs_json *view = gs_plan_to_view(&plan, &header, params, &seen);
+    gs_json *view = made_view(&plan, &header, params, &seen);
     static const int64_t expected[][2] = {{0, 0}, {2, 2}, {1, 3}, {4, 4}};  // [4] [2] [1 0] [3]
     for (size_t i = 0; i < 4; i++) {
         const gs_json *ready =
@@ -101,7 +115,7 @@ static void each_bucket_says_what_its_hook_sends(void **state) {
         .kind = "powersgd", .wire_dtype = GS_BF16, .rank = 1, .min_compression_rate = 2};
     gs_plan_header with_hook = header;
     with_hook.hook = &hook;
-    gs_json *view = gs_plan_to_view(&plan, &with_hook, params, NULL);
+    gs_json *view = made_view(&plan, &with_hook, params, NULL);
     const gs_json *bias = gs_json_at(gs_json_get(view, "buckets"), 0);
     const gs_json *matrix = gs_json_at(gs_json_get(view, "buckets"), 1);
     assert_string_equal(gs_json_string_or(bias, "hook", ""), "powersgd");
@@ -124,7 +138,7 @@ static void buckets_of_owned_parameters_name_their_owner(void **state) {
     assert_string_equal(status.message, "");
     gs_plan_header owned = header;
     owned.owners = owners;
-    gs_json *view = gs_plan_to_view(&plan, &owned, params, NULL);
+    gs_json *view = made_view(&plan, &owned, params, NULL);
     const gs_json *buckets = gs_json_get(view, "buckets");
     expect_bucket(view, 0, "leftover",
                   "40 bytes below the limit of 100: no other fp32 parameters of its owner are left",
@@ -144,7 +158,7 @@ static void tensors_of_a_bucket_that_is_cut_name_their_owners(void **state) {
     assert_int_equal(gs_bucket_plan_parity(&plan, params, 2, 1000, 1000, NULL).code, GS_OK);
     gs_plan_header cut = header;
     cut.cut_among = 3;
-    gs_json *view = gs_plan_to_view(&plan, &cut, params, NULL);
+    gs_json *view = made_view(&plan, &cut, params, NULL);
     const gs_json *bucket = gs_json_at(gs_json_get(view, "buckets"), 0);
     assert_int_equal(gs_json_int_or(bucket, "part_elements", -1), 32);
     assert_int_equal(gs_json_count(gs_json_get(bucket, "tensors")), 2);
@@ -159,13 +173,57 @@ static void tensors_of_a_bucket_that_is_cut_name_their_owners(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+// Names come from ranks.
+static void a_name_is_whole_whatever_is_in_it(void **state) {
+    (void)state;
+    static const char *const names[] = {"a\"b\\c", "line\nand\ttab", "\xc3\xa4\xe2\x82\xac", "\x7f", ""};
+    gs_param_spec params[NUM_PARAMS];
+    gs_bucket_plan plan = make_plan(params, NULL);
+    for (int i = 0; i < NUM_PARAMS; i++) snprintf(params[i].name, sizeof params[i].name, "%s", names[i]);
+    gs_json *view = made_view(&plan, &header, params, NULL);
+    size_t num_found = 0;
+    for (size_t b = 0; b < gs_json_count(gs_json_get(view, "buckets")); b++) {
+        const gs_json *tensors = gs_json_get(gs_json_at(gs_json_get(view, "buckets"), b), "tensors");
+        for (size_t i = 0; i < gs_json_count(tensors); i++) {
+            const char *name = gs_json_string_or(gs_json_at(tensors, i), "name", "?");
+            for (int k = 0; k < NUM_PARAMS; k++) num_found += strcmp(name, names[k]) == 0;
+        }
+    }
+    assert_int_equal(num_found, NUM_PARAMS);
+    gs_json_release(view);
+    gs_bucket_plan_release(&plan);
+}
+
+// As text that is part of many answers it says the same, and how many there are.
+static void a_sealed_view_reads_the_same(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    gs_bucket_plan plan = make_plan(params, NULL);
+    gs_json *view = made_view(&plan, &header, params, NULL), *read = NULL;
+    char *text = NULL;
+    gs_plan_view_seal(view);
+    gs_plan_view_seal(view);  // a second time there is nothing to do
+    assert_int_equal(gs_json_encode(&text, NULL, view, false).code, GS_OK);
+    assert_int_equal(gs_json_parse(&read, text, strlen(text)).code, GS_OK);
+    expect_bucket(read, 0, "limit", "80 bytes reach the limit of 80", "p4");
+    const gs_json *last = gs_json_at(gs_json_get(read, "buckets"), 3);
+    assert_int_equal(gs_json_count(gs_json_get(last, "tensors")), 2);
+    assert_int_equal(gs_json_int_or(last, "num_tensors", 0), 2);
+    free(text);
+    gs_json_release(read);
+    gs_json_release(view);
+    gs_bucket_plan_release(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_name_is_whole_whatever_is_in_it),
         cmocka_unit_test(each_bucket_says_why_it_ends_where_it_ends),
         cmocka_unit_test(buckets_are_expected_at_their_places_in_the_order),
         cmocka_unit_test(each_bucket_says_what_its_hook_sends),
         cmocka_unit_test(buckets_of_owned_parameters_name_their_owner),
         cmocka_unit_test(tensors_of_a_bucket_that_is_cut_name_their_owners),
+        cmocka_unit_test(a_sealed_view_reads_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,13 +62,28 @@ static void ranks_spread_over_agents(void **state) {
     (void)state;
     const int free_slots[] = {4, 4, 2};
     int taken[3];
-    gs_schedule_spread(taken, free_slots, 3, 4);
+    gs_schedule_spread(taken, free_slots, 3, 4, 3);
     assert_int_equal(taken[0], 2);
     assert_int_equal(taken[1], 2);
     assert_int_equal(taken[2], 0);
-    gs_schedule_spread(taken, free_slots, 3, 10);
+    gs_schedule_spread(taken, free_slots, 3, 10, 3);
     assert_int_equal(taken[0] + taken[1] + taken[2], 10);
     assert_int_equal(taken[2], 2);
+}
+
+static void who_leads_gets_a_rank_whatever_others_have(void **state) {
+    (void)state;
+    const int free_slots[] = {1, 4, 8};
+    int taken[3];
+    gs_schedule_spread(taken, free_slots, 3, 2, 0);
+    assert_int_equal(taken[0], 1);
+    assert_int_equal(taken[1], 0);
+    assert_int_equal(taken[2], 1);
+    gs_schedule_spread(taken, free_slots, 3, 13, 1);
+    assert_int_equal(taken[0] + taken[1] + taken[2], 13);
+    assert_int_equal(taken[1], 4);
+    gs_schedule_spread(taken, free_slots, 3, 0, 0);
+    assert_int_equal(taken[0] + taken[1] + taken[2], 0);
 }
 
 static void a_job_on_gpus_takes_no_other_slots(void **state) {
@@ -139,6 +154,7 @@ int main(void) {
         cmocka_unit_test(a_head_that_can_never_run_reserves_nothing),
         cmocka_unit_test(a_job_that_backs_off_holds_nobody_up),
         cmocka_unit_test(ranks_spread_over_agents),
+        cmocka_unit_test(who_leads_gets_a_rank_whatever_others_have),
         cmocka_unit_test(a_job_on_gpus_takes_no_other_slots),
         cmocka_unit_test(a_job_on_cpus_leaves_gpus_free_while_it_can),
         cmocka_unit_test(who_waits_for_gpus_holds_up_no_job_on_cpus),

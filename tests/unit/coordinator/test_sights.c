@@ -18,6 +18,7 @@
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/job_view.h"
+#include "coordinator/observe/metrics/diagnose.h"
 #include "coordinator/observe/metrics/metric_families.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/sights.h"
@@ -34,6 +35,7 @@ typedef struct played_call {
     int num_answers;
     gs_status answer;
     bool says_ended;
+    char summary[500];
     struct played_call *gone_with_it;  // its caller goes away when this one is answered
 } played_call;
 
@@ -49,6 +51,7 @@ void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *bo
     it->num_answers++;
     it->answer = status;
     it->says_ended = gs_json_bool_or(body, "ended", false);
+    snprintf(it->summary, sizeof it->summary, "%s", gs_json_string_or(body, "summary", ""));
     gs_json_release(body);
     gs_held *held = other ? other->held : NULL;
     if (held) held->gone(held->owner, (gs_rpc_call_handle *)(void *)other);
@@ -218,6 +221,58 @@ static void curves_that_cannot_be_read_are_not_empty(void **state) {
     }
 }
 
+static gs_code say_line(play *it, const gs_rpc_caller *caller, uint64_t incarnation, int rank, int generation) {
+    char text[200];
+    gs_json *request = NULL;
+    memset(calls, 0, sizeof calls);
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"records\":[{\"text\":\"a line\",\"rank\":%d,\"generation\":%d}]}",
+             it->job->id_text, rank, generation);
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_log_records(it->observer, handle_of(&calls[0]), &(gs_rpc_peer){.incarnation = incarnation, .caller = *caller}, request);
+    gs_json_release(request);
+    collect_until(it, first_is_answered);
+    return calls[0].answer.code;
+}
+
+static void a_worker_writes_for_ranks_that_it_has_or_had(void **state) {
+    play *it = *state;
+    static const char *const names[] = {"w1", "w2"};
+    gs_rpc_caller keys[2];
+    for (int i = 0; i < 2; i++) {
+        gs_agent *agent = gs_agent_table_add(&it->state.agents, names[i]);
+        snprintf(agent->name, sizeof agent->name, "%s", names[i]);
+        assert_true(gs_agent_table_rename(&it->state.agents, agent, (uint64_t)i + 1));
+        keys[i] = (gs_rpc_caller){.is_known = true, .role = GS_ROLE_AGENT};
+        snprintf(keys[i].name, sizeof keys[i].name, "%s", names[i]);
+    }
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 0), GS_PERMISSION_DENIED);  // never was there
+    gs_run *run = gs_run_create(it->job, 2, 0);
+    for (int i = 0; i < 2; i++) snprintf(run->members[i].worker, sizeof run->members[i].worker, "%s", names[i]);
+    run->generation = 7;
+    it->job->run = run;
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 7), GS_OK);
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 0), GS_OK);  // before it knew its generation
+    assert_int_equal(say_line(it, &keys[0], 1, 1, 7), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[0], 1, 1, 0), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[0], 1, -1, 7), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[0], 1, 2, 7), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 6), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 8), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[1], 1, 0, 7), GS_UNAVAILABLE);  // as another worker
+    // Its end: the last lines are still on their way, and the next generation is another's.
+    gs_observer_see(it->observer, &(gs_effect){.kind = GS_DO_END_RUN, .job = it->job, .run = run});
+    snprintf(run->members[0].worker, sizeof run->members[0].worker, "w2");
+    run->generation = 8;
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 7), GS_OK);
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 8), GS_PERMISSION_DENIED);
+    assert_int_equal(say_line(it, &keys[1], 2, 0, 8), GS_OK);
+    assert_int_equal(say_line(it, &keys[1], 2, 0, 7), GS_PERMISSION_DENIED);
+    it->job->run = NULL;
+    gs_run_destroy(run);
+    assert_int_equal(say_line(it, &keys[0], 1, 0, 7), GS_OK);
+    assert_int_equal(say_line(it, &(gs_rpc_caller){0}, 1, 5, 5), GS_OK);  // where nobody shows a key
+}
+
 static bool log_is_open(const play *it) {
     char name[64], path[1300];
     for (int fd = 0; fd < 256; fd++) {
@@ -336,6 +391,48 @@ static void a_line_of_a_list_is_as_new_as_the_job(void **state) {
     assert_line(it, 3 + GS_NS_PER_SEC, "\"state\":\"failed\"", "succeeded");
 }
 
+static void ask_for_diagnosis(const play *it) {
+    gs_json *request = gs_json_new_object();
+    gs_json_set_string(request, "job", it->job->id_text);
+    memset(calls, 0, sizeof calls);
+    gs_get_job_diagnosis(it->observer, handle_of(&calls[0]), NULL, request);
+    gs_json_release(request);
+    assert_ok(calls[0].answer);
+}
+
+static void expect_time(const play *it, const char *name, const char *wanted) {
+    gs_json *view = gs_job_to_view(it->job, false);
+    assert_string_equal(gs_json_string_or(view, name, "none"), wanted);
+    gs_json_release(view);
+}
+
+// An end may be taken back by a crash until its row is durable: neither a time nor a diagnosis tells of it before.
+static void an_end_is_shown_nowhere_before_its_row_is_durable(void **state) {
+    play *it = *state;
+    gs_job *job = it->job;
+    gs_effect show = {.kind = GS_DO_SHOW_JOB, .job = job}, end = {.kind = GS_DO_END_JOB, .job = job};
+    job->sight->documents.spec = gs_json_new_object();  // it has not come to rest yet
+    job->state = GS_JOB_STOPPING;
+    job->state_since_ms = 1000;
+    snprintf(job->message, sizeof job->message, "as was asked");
+    gs_observer_see(it->observer, &show);
+    job->state = GS_JOB_CANCELLED;
+    job->state_since_ms = job->ended_ms = 5000;
+    job->version = 9;
+    snprintf(job->message, sizeof job->message, "all is over");
+    gs_observer_see(it->observer, &show);
+    gs_observer_see(it->observer, &end);
+    ask_for_diagnosis(it);
+    assert_string_equal(calls[0].summary, "stopping: its end (cancelled) is not recorded yet: all is over");
+    expect_time(it, "state_since", "1970-01-01T00:00:01.000Z");
+    expect_time(it, "ended_at", "none");
+    gs_observer_note_row(it->observer, job->id, 9, gs_ok());
+    ask_for_diagnosis(it);
+    assert_string_equal(calls[0].summary, "cancelled: all is over");
+    expect_time(it, "state_since", "1970-01-01T00:00:05.000Z");
+    expect_time(it, "ended_at", "1970-01-01T00:00:05.000Z");
+}
+
 // Words of a trainer: what an older one does not say is not there, and what is no text becomes some.
 static void a_job_says_what_its_ranks_reduce_over_and_why(void **state) {
     play *it = *state;
@@ -349,12 +446,53 @@ static void a_job_says_what_its_ranks_reduce_over_and_why(void **state) {
     assert_line(it, 1, "\"communicator\":{\"backend\":\"net\",\"reason\":\"there are \xef\xbf\xbd 2\\nranks\"}", "\xff");
 }
 
+// As if somebody had just asked for it: its specification is in memory.
+static void add_recalled_job(play *it, uint32_t number) {
+    gs_job *job = gs_job_create(gs_job_id_make(1000 + number, 1), &(gs_job_spec){0});
+    job->state = GS_JOB_SUCCEEDED;
+    gs_job_table_add(&it->state.jobs, job);
+    gs_job_documents documents = {.spec = gs_json_new_object()};
+    assert_true(gs_observer_meet(it->observer, job, &documents, true));
+    gs_sight_use(job->sight);
+}
+
+// Who walks through all ended jobs has some of them in memory for a minute, and not all.
+static void no_more_jobs_are_kept_than_a_bound_because_somebody_asked(void **state) {
+    play *it = *state;
+    for (uint32_t i = 0; i < GS_RECALL_MAX_KEPT; i++) add_recalled_job(it, i);
+    tick(it);
+    for (size_t i = 1; i < it->state.jobs.count; i++) assert_false(it->state.jobs.items[i]->sight->is_resting);
+    add_recalled_job(it, GS_RECALL_MAX_KEPT);
+    tick(it);
+    for (size_t i = 1; i < it->state.jobs.count; i++) {
+        assert_true(it->state.jobs.items[i]->sight->is_resting);
+        assert_null(it->state.jobs.items[i]->sight->documents.spec);
+    }
+}
+
+static void a_bound_of_bytes_counts_for_what_was_recalled_too(void **state) {
+    play *it = *state;
+    add_recalled_job(it, 0);
+    add_recalled_job(it, 1);
+    gs_job_sight *large = it->state.jobs.items[1]->sight;
+    large->recalled_bytes = GS_RECALL_MAX_KEPT_BYTES;
+    tick(it);
+    assert_false(large->is_resting);
+    assert_int_equal(it->observer->limit_told_ns[GS_LIMIT_RECALLED], 0);
+    it->state.jobs.items[2]->sight->recalled_bytes = 1;
+    tick(it);
+    assert_true(large->is_resting);
+    assert_int_equal(large->recalled_bytes, 0);
+    assert_int_not_equal(it->observer->limit_told_ns[GS_LIMIT_RECALLED], 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(who_cannot_be_recalled_is_told_so, set_up, tear_down),
         cmocka_unit_test_setup_teardown(curves_that_cannot_be_read_are_not_empty, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_worker_writes_for_ranks_that_it_has_or_had, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
@@ -362,7 +500,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_shown_goes_by_the_time_that_was_lived, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_line_of_a_list_is_as_new_as_the_job, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_end_is_shown_nowhere_before_its_row_is_durable, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_says_what_its_ranks_reduce_over_and_why, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_more_jobs_are_kept_than_a_bound_because_somebody_asked, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_bound_of_bytes_counts_for_what_was_recalled_too, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
-#include "coordinator/store/wal_check.h"
+#include "coordinator/store/database/wal_check.h"
 #include "core/log.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"

@@ -85,6 +85,8 @@ static void the_end_waits_for_no_tree_that_was_not_begun(void **state) {
     char *directory;
     int wake_fd = eventfd(0, EFD_CLOEXEC);
     gs_writer *writer = start(&directory, wake_fd);
+    atomic_store(&num_begun, 0);
+    atomic_store(&num_done, 0);
     for (int i = 0; i < MANY; i++) submit(writer, GS_WORK_PURGE, slow_purge);
     gs_writer_stop(writer);
     assert_true(atomic_load(&num_begun) < MANY);
@@ -117,8 +119,54 @@ static void a_purge_is_behind_the_looks_that_were_asked_before(void **state) {
     }
 }
 
+static atomic_bool may_go_on;
+
+static gs_status read_for_long(gs_write *write, gs_job_store *store) {
+    (void)write;
+    (void)store;
+    int64_t until_ns = gs_now_ns() + PATIENCE_NS;
+    while (!atomic_load(&may_go_on) && gs_now_ns() < until_ns) usleep(1000);
+    return gs_ok();
+}
+
+static gs_status note_row(gs_write *write, gs_job_store *store) {
+    (void)write;
+    assert_non_null(store);
+    atomic_fetch_add(&num_begun, 1);
+    return gs_ok();
+}
+
+// Neither for one that is read whole, nor for a search, a look or a tree: a job is accepted while all of these go on.
+static void a_commit_waits_for_no_file(void **state) {
+    (void)state;
+    char *directory;
+    int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    gs_writer *writer = start(&directory, wake_fd);
+    atomic_store(&num_begun, 0);
+    atomic_store(&num_done, 0);
+    static const gs_work_kind kinds[] = {GS_WORK_VERIFY, GS_WORK_LOOK_AT_PARTS, GS_WORK_PURGE};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) submit(writer, kinds[i], read_for_long);
+    gs_work *search = gs_work_create(sizeof *search, GS_WORK_LOOK_AT_PARTS, 7, "", read_for_long);
+    search->base.lane = GS_LANE_LOGS;
+    search->base.done = done;
+    gs_writer_submit(writer, &search->base);
+    submit(writer, GS_WORK_PRUNE_KEYS, note_row);
+    int64_t until_ns = gs_now_ns() + PATIENCE_NS / 2;
+    while (atomic_load(&num_done) == 0 && gs_now_ns() < until_ns) {
+        gs_writer_collect(writer);
+        usleep(1000);
+    }
+    assert_int_equal(atomic_load(&num_begun), 1);
+    assert_int_equal(atomic_load(&num_done), 1);
+    atomic_store(&may_go_on, true);
+    gs_writer_stop(writer);
+    close(wake_fd);
+    gs_temp_dir_remove(directory);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_end_waits_for_no_tree_that_was_not_begun),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_commit_waits_for_no_file),
+                                       cmocka_unit_test(the_end_waits_for_no_tree_that_was_not_begun),
                                        cmocka_unit_test(a_purge_is_behind_the_looks_that_were_asked_before)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

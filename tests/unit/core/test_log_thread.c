@@ -1,4 +1,5 @@
 #include "core/log_thread.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -114,19 +116,34 @@ static void crash(const reader *it) {
     abort();
 }
 
-// What says why it ends is said last.
-static void the_last_words_of_a_crash_are_there(void **state) {
-    (void)state;
-#ifdef __SANITIZE_THREAD__
-    skip();  // a child of fork has no second thread there
-#endif
+static void touch_nothing(void *ctx, const atomic_bool *stopping) {
+    (void)ctx;
+    (void)stopping;
+    volatile char *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *nothing = 1;
+}
+
+static void crash_beside(const reader *it) {
+    gs_log_thread *log = NULL;
+    gs_thread *thread = NULL;
+    int silent = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(silent, STDERR_FILENO);  // a sanitizer has its own last words
+    if (gs_log_thread_start(&log, it->ends[1]).code) _exit(0);
+    log_many(0, LAST_WORDS);
+    if (gs_thread_start(&thread, "beside", touch_nothing, NULL).code) _exit(0);
+    gs_thread_stop(thread);
+    _exit(0);
+}
+
+// How the child ended.
+static int hear_last_words(void (*end_so)(const reader *it)) {
     reader *it = calloc(1, sizeof *it);
     it->last = -1;
     assert_int_equal(pipe2(it->ends, O_CLOEXEC), 0);
     assert_int_equal(fcntl(it->ends[0], F_SETFL, O_NONBLOCK), 0);
     pid_t child = fork();
     assert_true(child >= 0);
-    if (!child) crash(it);
+    if (!child) end_so(it);
     int status = 0;
     gs_deadline deadline = soon();
     while (waitpid(child, &status, WNOHANG) == 0) {
@@ -134,10 +151,30 @@ static void the_last_words_of_a_crash_are_there(void **state) {
         assert_false(gs_deadline_passed(deadline));
     }
     read_some(it);
-    assert_true(WIFSIGNALED(status));
-    assert_int_equal(WTERMSIG(status), SIGABRT);
     assert_int_equal(it->count, LAST_WORDS);
     end(it);
+    return status;
+}
+
+// What says why it ends is said last.
+static void the_last_words_of_a_crash_are_there(void **state) {
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip();  // a child of fork has no second thread there
+#endif
+    int status = hear_last_words(crash);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGABRT);
+}
+
+// Of any thread.
+static void the_last_words_before_a_crash_of_a_helper_are_there(void **state) {
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+    int status = hear_last_words(crash_beside);
+    assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
 }
 
 static void a_stop_waits_for_nobody_for_ever(void **state) {
@@ -154,6 +191,7 @@ int main(void) {
         cmocka_unit_test(nobody_waits_for_a_pipe_that_is_full),
         cmocka_unit_test(what_was_flushed_is_there),
         cmocka_unit_test(the_last_words_of_a_crash_are_there),
+        cmocka_unit_test(the_last_words_before_a_crash_of_a_helper_are_there),
         cmocka_unit_test(a_stop_waits_for_nobody_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

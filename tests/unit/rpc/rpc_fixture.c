@@ -60,7 +60,7 @@ static void watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     rpc_fixture *fixture = ctx;
     (void)peer;
     int64_t count = gs_json_int_or(request, "count", 0);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && !fixture->refused_item.code; i++) {
         gs_json *item = gs_json_new_object();
         gs_json_set_int(item, "index", i);
         char *padding = calloc(1, (size_t)gs_json_int_or(request, "padding", 0) + 1);

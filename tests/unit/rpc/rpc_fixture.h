@@ -40,6 +40,6 @@ gs_rpc_client *open_client(rpc_fixture *fixture);
 void wait_for_count(atomic_int *counter, int value);
 void wait_for_total(atomic_ullong *counter, unsigned long long value);
 
-#define WAIT gs_deadline_in_seconds(20)
+#define WAIT gs_deadline_in_seconds(60)
 
 #endif

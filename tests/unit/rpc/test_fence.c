@@ -91,6 +91,22 @@ static void a_fence_that_a_coordinator_puts_is_nobodys(void **state) {
     assert_false(is_so);
 }
 
+static void which_generation_was_there_last_is_told(void **state) {
+    const char *path = *state;
+    uint32_t generation = 9;
+    assert_ok(gs_fence_last(&generation, path, "c-home"));
+    assert_int_equal(generation, 0);
+    assert_ok(gs_fence_raise(path, &third));
+    assert_ok(gs_fence_last(&generation, path, "c-home"));
+    assert_int_equal(generation, 3);
+    assert_ok(gs_fence_close(path, &third));  // the fourth may never be
+    assert_ok(gs_fence_last(&generation, path, "c-home"));
+    assert_int_equal(generation, 3);
+    assert_ok(gs_fence_raise(path, &stranger));
+    assert_ok(gs_fence_last(&generation, path, "c-home"));
+    assert_int_equal(generation, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_fence_that_a_coordinator_puts_is_nobodys, set_up, tear_down),
@@ -98,6 +114,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(another_cluster_takes_over_and_is_not_mistaken_for_later, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(ranks_of_a_version_before_pass, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(which_generation_was_there_last_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_damaged_fence_lets_nobody_write, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

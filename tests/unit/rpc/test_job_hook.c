@@ -70,12 +70,13 @@ static void members_of_another_kind_are_refused_by_name(void **state) {
                 {"topk", "wrap ratio error_feedback start_step"},
                 {"onebit", "error_feedback start_step"},
                 {"local_sgd", "start_step period group_averages local_ranks"},
-                {"noop", ""}};
+                {"noop", ""},
+                {"auto", "error_budget error_feedback"}};
     static const char *const members[][2] = {
         {"wrap", "\"fp16\""}, {"rank", "2"}, {"start_step", "20"}, {"min_compression_rate", "1.5"},
         {"error_feedback", "false"}, {"warm_start", "false"}, {"orthogonalization_epsilon", "1e-8"},
         {"ratio", "0.5"}, {"period", "2"}, {"seed", "3"}, {"divide_after_cast", "true"},
-        {"local_ranks", "1"}, {"group_averages", "[{\"period\":2,\"group_size\":2}]"}};
+        {"local_ranks", "1"}, {"error_budget", "0.02"}, {"group_averages", "[{\"period\":2,\"group_size\":2}]"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
             char given[80], message[80], pointer[80];
@@ -110,6 +111,8 @@ static void what_is_remembered_needs_two_plain_steps(void **state) {
 static void values_out_of_range_are_refused_once(void **state) {
     (void)state;
     expect_error("powersgd", "\"rank\":0", "/rank", "must be between 1 and 64");
+    expect_error("auto", "\"error_budget\":0.6", "/error_budget", "must be between 0 and 0.5");
+    expect_error("auto", "\"error_budget\":-0.1", "/error_budget", "must be between 0 and 0.5");
     expect_error("fp16", "\"rank\":0", "/rank", "must be between 1 and 64");  // not by its kind, too
     expect_error("powersgd", "\"error_feedback\":1,\"start_step\":5", "/error_feedback",
                  "must be true or false, not an integer");

@@ -173,6 +173,9 @@ static void sharding_says_what_it_needs_whole(void **state) {
     expect_error(SHARDED(",\"rebuild_after_steps\":5"), "/reducer/rebuild_after_steps",
                  "not_applicable",
                  "reducer.sharding: who owns what follows from the plan, which stays; 0");
+    expect_error(SHARDED(",\"partition\":\"oss\",\"max_buckets\":2") ",\"world\":{\"min\":3,\"max\":3}",
+                 "/reducer/max_buckets", "not_applicable",
+                 "reducer.partition: tensors of two owners share no bucket; as many as world.min at least");
     expect_error(SHARDED("") ",\"checkpoint\":{\"parts\":\"one\"}", "/checkpoint/parts",
                  "not_applicable",
                  "reducer.sharding: no rank has all of the optimizer state; ranks");
@@ -579,6 +582,8 @@ static void values_of_the_full_product_say_so(void **state) {
     (void)state;
     expect_error("\"reducer\":{\"hook\":{\"kind\":\"plugin\",\"rank\":2}}", "/reducer/hook/kind", "bad_word", NULL);
     assert_memory_equal(errors.items[0].message, "not in this version; one of: allreduce, fp16, ", 46);
+    expect_error("\"reducer\":{\"hook\":{\"kind\":\"auto\"}},\"world\":{\"device\":\"cuda\"}", "/reducer/hook/kind", "not_applicable",
+                 "auto goes by times that hosts measure: no GPUs");
     expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
                  "must be one of: auto, self, shm, net, nccl");
     assert_string_equal(errors.items[0].hint, "did you mean net?");
@@ -669,6 +674,8 @@ static void effective_spec_decodes_to_itself(void **state) {
         "\"divide_after_cast\":true}},\"steps\":{\"target\":5}}",
         "{\"name\":\"w\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"hook\":{\"wrap\":\"bf16\"}},"
         "\"steps\":{\"target\":5}}",
+        "{\"name\":\"v\",\"model\":{\"kind\":\"mlp\"},\"limits\":{\"memory_bytes\":100000000,\"open_files\":64},\"environment\":["
+        "{\"name\":\"TZ\",\"value\":\"UTC\"},{\"name\":\"TOKEN\",\"secret\":\"tracker.token\"}],\"steps\":{\"target\":5}}",
         "{\"name\":\"e\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"bucket_cap_bytes\":[7000,9000]},"
         "\"steps\":{\"target\":5}}",
     };
@@ -684,11 +691,42 @@ static void effective_spec_decodes_to_itself(void **state) {
     }
 }
 
+#define VARIABLE(members) "\"environment\":[{\"name\":\"TOKEN\",\"secret\":\"a\"},{" members "}]"
+
+static void a_job_sets_variables_that_are_harmless_and_names_secrets(void **state) {
+    (void)state;
+    static const char *const refused[] = {
+        "LD_PRELOAD", "LD_LIBRARY_PATH", "PATH", "HOME", "GRADSYNC_TOKEN", "GLIBC_TUNABLES", "CUDA_VISIBLE_DEVICES", "NCCL_NET_PLUGIN",
+        "NCCL_CONF_FILE", "NCCL_NET", "ASAN_OPTIONS", "GCONV_PATH", "RANK", "CREDENTIALS_DIRECTORY", "NCCL_CUDA_PATH",
+        "NVTX_INJECTION64_PATH", "IBV_DRIVERS", "RDMAV_DRIVERS", "UCX_MODULE_DIR", "FI_PROVIDER_PATH", "CUBLAS_LOGDEST_DBG"};
+    static const char *const taken[] = {"TZ", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "OPENBLAS_CORETYPE", "_x1", "MY_FILE"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char members[200];
+        snprintf(members, sizeof members, VARIABLE("\"name\":\"%s\",\"value\":\"x\""), refused[i]);
+        expect_error(members, "/environment/1/name", "not_applicable", "a job may not set this variable");
+    }
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        char text[300];
+        snprintf(text, sizeof text, "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}," VARIABLE("\"name\":\"%s\"") "}", taken[i]);
+        expect_ok(text);
+    }
+    expect_error(VARIABLE("\"name\":\"TOKEN\""), "/environment/1/name", "not_applicable", "this variable is there twice");
+    expect_error(VARIABLE("\"name\":\"A\",\"value\":\"x\",\"secret\":\"y\""), "/environment/1/secret", "not_applicable", NULL);
+    expect_error(VARIABLE("\"name\":\"1A\""), "/environment/1/name", "bad_pattern", NULL);
+    expect_error(VARIABLE("\"name\":\"A=B\""), "/environment/1/name", "bad_pattern", NULL);
+    expect_error(VARIABLE("\"name\":\"A\",\"secret\":\"../etc\""), "/environment/1/secret", "bad_pattern", NULL);
+    expect_error(VARIABLE("\"name\":\"A\",\"secret\":\"a/b\""), "/environment/1/secret", "bad_pattern", NULL);
+    expect_error(VARIABLE("\"name\":\"A\",\"secret\":\".hidden\""), "/environment/1/secret", "bad_pattern", NULL);
+    expect_error("\"limits\":{\"memory_bytes\":1000000}", "/limits/memory_bytes", "out_of_range", "must be 0 or at least 67108864");
+    expect_error("\"limits\":{\"open_files\":63}", "/limits/open_files", "out_of_range", "must be 0 or at least 64");
+    expect_error("\"limits\":{\"memory_bytes\":-1}", "/limits/memory_bytes", "out_of_range", NULL);
+}
+
 // Defaults are JSON text in a table: this finds the one that is not valid for its own row.
 static void every_default_is_valid(void **state) {
     (void)state;
     gs_json *schema = gs_fields_schema(gs_job_spec_fields, NULL);
-    assert_int_equal(gs_json_count(gs_json_get(schema, "properties")), 15);
+    assert_int_equal(gs_json_count(gs_json_get(schema, "properties")), 17);
     gs_json_release(schema);
     expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}}");
     gs_json *encoded = gs_job_spec_encode(&spec);
@@ -729,6 +767,7 @@ int main(void) {
         cmocka_unit_test(refused_value_brings_no_errors_in_its_wake),
         cmocka_unit_test(required_members_are_asked_for),
         cmocka_unit_test(effective_spec_decodes_to_itself),
+        cmocka_unit_test(a_job_sets_variables_that_are_harmless_and_names_secrets),
         cmocka_unit_test(every_default_is_valid),
     };
     return cmocka_run_group_tests_name("rpc job_spec", tests, NULL, NULL);

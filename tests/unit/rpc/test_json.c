@@ -321,6 +321,26 @@ static void text_that_is_not_utf8_is_mended(void **state) {
     gs_json_release(value);
 }
 
+// Texts are checked in words of eight bytes where they can be.
+static void one_bad_byte_is_mended_wherever_it_stands(void **state) {
+    (void)state;
+    for (size_t bytes = 1; bytes <= 25; bytes++) {
+        for (size_t at = 0; at < bytes; at++) {
+            for (int bad = 0; bad < 2; bad++) {
+                char text[25], wanted[25 + 3];
+                memset(text, bad ? '\x01' : '\x7f', bytes);
+                memset(wanted, text[0], bytes + 2);
+                wanted[bytes + 2] = '\0';
+                text[at] = bad ? '\x80' : '\0';
+                memcpy(wanted + at, "\xef\xbf\xbd", 3);
+                gs_json *value = gs_json_new_string_len(text, bytes);
+                assert_string_equal(gs_json_string(value), wanted);
+                gs_json_release(value);
+            }
+        }
+    }
+}
+
 static void setters_replace_take_and_ignore_null(void **state) {
     (void)state;
     gs_json *object = gs_json_new_object(), *array = gs_json_new_array();
@@ -434,6 +454,7 @@ int main(void) {
         cmocka_unit_test(bytes_of_every_length_come_back),
         cmocka_unit_test(base64_with_a_second_spelling_is_refused),
         cmocka_unit_test(text_that_is_not_utf8_is_mended),
+        cmocka_unit_test(one_bad_byte_is_mended_wherever_it_stands),
         cmocka_unit_test(setters_replace_take_and_ignore_null),
         cmocka_unit_test(copy_is_deep),
         cmocka_unit_test(what_is_encoded_once_is_part_of_many),

@@ -15,8 +15,8 @@ static gs_link_report make_report(void) {
                                        .step_seconds = 0.25,
                                        .num_samples = 17},
                              .num_params = 3,
-                             .num_pairs = 2,
-                             .pairs = {{0, 1, 0.0002, 1.2e8, 3}, {0, 2, 0.01, 0, 0}}};
+                             .num_pairs = 4,
+                             .pairs = {{0, 1, 0.0002, 1.2e8, 3}, {0, 2, 0.01, 0, 0}, {1, 0, 0, 1.1e8, 0}, {1, 2, 0, 1.3e8, 0}}};
     report.ready_seconds = calloc(3, sizeof *report.ready_seconds);
     report.ready_seconds[0] = 0.125;
     report.ready_seconds[1] = -1;
@@ -42,11 +42,11 @@ static void what_is_said_is_heard(void **state) {
     assert_true(gs_link_report_equal(&report, &heard));
     assert_true(heard.model.low.byte_seconds == 7.5e-9 && heard.model.high.start_seconds == 0.0012);
     assert_true(heard.model.wire_ratio == 0.5 && heard.model.step_seconds == 0.25);
-    assert_int_equal(heard.num_pairs, 2);
+    assert_int_equal(heard.num_pairs, 4);
     assert_int_equal(heard.pairs[0].retransmitted, 3);
     assert_true(heard.pairs[1].latency_seconds == 0.01);
     gs_link_pair worst = gs_link_worst_pair(&heard);
-    assert_true(worst.latency_seconds == 0.01 && worst.bytes_per_second == 1.2e8);
+    assert_true(worst.latency_seconds == 0.01 && worst.bytes_per_second == 1.1e8);
     gs_link_report_copy(&copy, &heard);
     assert_true(gs_link_report_equal(&copy, &heard));
     copy.ready_seconds[2] = 1;
@@ -84,6 +84,12 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     expect_refused("ready_us", "[1,1.5]", "link.ready_us[1]");
     expect_refused("pairs", "[[0,1,0.1,1]]", "link.pairs[0]");
     expect_refused("pairs", "[[0,1,0.1,1,0],[0,-1,0.1,1,0]]", "link.pairs[1]");
+    expect_refused("pairs", "[[-1,0,0.1,1,0]]", "link.pairs[0]");
+    expect_refused("pairs", "[[65536,0,0.1,1,0]]", "link.pairs[0]");
+    expect_refused("pairs", "[[0,65536,0.1,1,0]]", "link.pairs[0]");
+    expect_refused("pairs", "[[0,1,-0.1,1,0]]", "link.pairs[0]");
+    expect_refused("pairs", "[[0,1,0.1,-1,0]]", "link.pairs[0]");
+    expect_refused("pairs", "[[0,1,0.1,1,-1]]", "link.pairs[0]");
 }
 
 int main(void) {

@@ -16,6 +16,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
+#include "rpc/server/rpc_peers.h"
 #include "rpc/wire/frame.h"
 #include "tests/support/asserts.h"
 #include "tests/unit/rpc/rpc_fixture.h"
@@ -92,16 +93,19 @@ typedef struct raw_peer {
     void *context, *socket;
 } raw_peer;
 
-static raw_peer open_raw(const char *endpoint) {
+static raw_peer open_raw_that_holds(const char *endpoint, int messages) {
     raw_peer raw = {.context = zmq_ctx_new()};
     raw.socket = zmq_socket(raw.context, ZMQ_DEALER);
     int none = 0, timeout_ms = 20000;
+    zmq_setsockopt(raw.socket, ZMQ_RCVHWM, &messages, sizeof messages);
     zmq_setsockopt(raw.socket, ZMQ_LINGER, &none, sizeof none);
     zmq_setsockopt(raw.socket, ZMQ_SNDTIMEO, &timeout_ms, sizeof timeout_ms);
     zmq_setsockopt(raw.socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
     assert_int_equal(zmq_connect(raw.socket, endpoint), 0);
     return raw;
 }
+
+static raw_peer open_raw(const char *endpoint) { return open_raw_that_holds(endpoint, 1000); }
 
 static void close_raw(raw_peer *raw) {
     zmq_close(raw->socket);
@@ -537,6 +541,39 @@ static void message_of_very_many_frames_is_dropped_whole(void **state) {
     stop_fixture(&fixture);
 }
 
+// More than may wait for it, in less messages than its queue holds: what comes on top is refused, and what it reads later is whole.
+static void who_does_not_read_is_sent_no_more_than_a_bound(void **state) {
+    (void)state;
+    enum { NUM_ITEMS = 400, ITEM_BYTES = 256 << 10 };
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw_that_holds(fixture.endpoint, 1);
+    char request[100], *body = malloc(ITEM_BYTES + 1000);
+    gs_frame call = raw_call;
+    call.method = GS_WATCH;
+    snprintf(request, sizeof request, "{\"count\":%d,\"padding\":%d}", NUM_ITEMS, ITEM_BYTES);
+    send_raw(&raw, &call, request);
+    wait_for_count(&fixture.num_streams, 1);
+    assert_int_equal(fixture.refused_item.code, GS_UNAVAILABLE);
+    int least = (int)(GS_MOST_UNREAD_BYTES / (ITEM_BYTES + 100));
+    for (int i = 0; i < least; i++) {
+        gs_frame item = receive_raw(&raw, body, ITEM_BYTES + 1000);
+        assert_int_equal(item.kind, GS_FRAME_ITEM);
+    }
+    call.method = GS_GET_JOB;
+    call.seq = 2;
+    send_raw(&raw, &call, "{}");
+    gs_frame_kind kind = GS_FRAME_ITEM;
+    for (int i = least; kind == GS_FRAME_ITEM; i++) {
+        assert_true(i < NUM_ITEMS);
+        kind = receive_raw(&raw, body, ITEM_BYTES + 1000).kind;
+    }
+    assert_int_equal(kind, GS_FRAME_REPLY);
+    free(body);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
 static void reconnecting_often_leaks_nothing(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -574,6 +611,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(connection_that_is_given_up_is_told),
         cmocka_unit_test(stream_that_ends_on_a_connection_given_up_is_told),
         cmocka_unit_test(message_of_very_many_frames_is_dropped_whole),
+        cmocka_unit_test(who_does_not_read_is_sent_no_more_than_a_bound),
         cmocka_unit_test(reconnecting_often_leaks_nothing),
     };
     return cmocka_run_group_tests_name("rpc server", tests, NULL, NULL);

@@ -64,6 +64,41 @@ static void the_digest_sees_names_and_sizes(void **state) {
     assert_false(gs_digest_equal(first, digest_of(*state)));
 }
 
+static void the_digest_sees_every_byte_of_small_files(void **state) {
+    enum { BYTES = 9000 };  // two blocks and a bit
+    static char text[BYTES];
+    memset(text, 'x', sizeof text);
+    write_file(*state, "a", text, BYTES);
+    write_file(*state, "b", text, 5);
+    gs_digest first = digest_of(*state);
+    for (size_t at = 0; at < BYTES; at += 499) {
+        text[at] = 'y';
+        write_file(*state, "a", text, BYTES);
+        assert_false(gs_digest_equal(first, digest_of(*state)));
+        text[at] = 'x';
+    }
+    write_file(*state, "a", text, BYTES);
+    assert_true(gs_digest_equal(first, digest_of(*state)));
+    write_file(*state, "b", "xxxxz", 5);
+    assert_false(gs_digest_equal(first, digest_of(*state)));
+}
+
+// Of 40 MB two of five bytes are looked at, in each stretch some.
+static void the_digest_sees_a_stretch_of_large_files(void **state) {
+    enum { BYTES = 40000000, STRETCH = 20000 };
+    char *text = malloc(BYTES);
+    memset(text, 'x', BYTES);
+    write_file(*state, "a", text, BYTES);
+    gs_digest first = digest_of(*state);
+    for (size_t at = 1; at < BYTES; at += BYTES / 5) {
+        memset(text + at, 'y', STRETCH);
+        write_file(*state, "a", text, BYTES);
+        assert_false(gs_digest_equal(first, digest_of(*state)));
+        memset(text + at, 'x', STRETCH);
+    }
+    free(text);
+}
+
 static void files_too_short_for_a_sample_are_refused(void **state) {
     write_file(*state, "a", "abcd", 4);
     write_file(*state, "empty", "", 0);
@@ -107,6 +142,8 @@ int main(void) {
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_last_window_needs_its_target, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_digest_sees_names_and_sizes, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_digest_sees_every_byte_of_small_files, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_digest_sees_a_stretch_of_large_files, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(files_too_short_for_a_sample_are_refused, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(a_vocabulary_below_256_is_refused, make_dir, remove_dir),

@@ -286,6 +286,23 @@ static void a_directory_without_manifest_is_no_checkpoint(void **state) {
     free(path);
 }
 
+static void nothing_is_saved_or_loaded_behind_a_link(void **state) {
+    fixture *f = *state;
+    char *job = join(f->dir, "job"), *elsewhere = join(f->dir, "elsewhere");
+    gs_checkpoint_result there = save(f, elsewhere);
+    assert_ok(there.status);
+    assert_int_equal(symlink("elsewhere", job), 0);
+    gs_checkpoint_result result = save(f, job);
+    assert_int_equal(result.status.code, GS_PERMISSION_DENIED);
+    char *whole = join(elsewhere, there.name), *path = join(job, there.name);
+    assert_int_equal(gs_checkpoint_load(&f->state, path, &f->spec).code, GS_PERMISSION_DENIED);
+    assert_ok(gs_checkpoint_load(&f->state, whole, &f->spec));
+    free(path);
+    free(whole);
+    free(elsewhere);
+    free(job);
+}
+
 static void refuse_with(fixture *f, const char *from, const char *to, const char *named) {
     gs_checkpoint_result result = save(f, f->dir);
     char *path = join(f->dir, result.name), text[sizeof mlp_spec + 32];
@@ -373,6 +390,7 @@ int main(void) {
         TEST(a_changed_byte_anywhere_is_found_and_nothing_is_loaded),
         TEST(a_short_part_is_data_loss),
         TEST(a_directory_without_manifest_is_no_checkpoint),
+        TEST(nothing_is_saved_or_loaded_behind_a_link),
         TEST(another_learning_rate_is_refused_by_name),
         TEST(another_model_is_refused_by_name),
         TEST(settings_that_a_checkpoint_lacks_were_the_default),

@@ -22,7 +22,7 @@ static int write_document(gs_launch_page **page, const char *text) {
     int fd = -1;
     gs_status status = gs_json_parse(&document, text, strlen(text));
     assert_int_equal(status.code, GS_OK);
-    status = gs_launch_write(&fd, page, document);
+    status = gs_launch_write(&fd, page, document, NULL);
     assert_int_equal(status.code, GS_OK);
     gs_json_release(document);
     return fd;

@@ -93,6 +93,28 @@ static void a_calibration_counts_whatever_it_took(void **state) {
     expect_near(model.cost.start_seconds + model.cost.byte_seconds * 26214400, 8e-9 * 26214400, 0.05, "time of 25 MiB");
 }
 
+static gs_bucket_times bucket_of(double posted, double finished, size_t bytes) {
+    return (gs_bucket_times){.posted_ns = 1 + (int64_t)(posted * 1e9), .all_arrived_ns = 1 + (int64_t)(posted * 1e9), .finished_ns = 1 + (int64_t)(finished * 1e9),
+                             .bytes = bytes, .wire_bytes = bytes};
+}
+
+// Four that share the line end nearly at a time: the last three took nothing, as far as their ends say.
+static void buckets_that_share_the_line_are_one_train(void **state) {
+    (void)state;
+    gs_link_watch watch = {.comm = (gs_comm *)&watch};
+    const double byte = 8.5e-9, bytes = 4194304, whole = 4 * bytes * byte;
+    for (int i = 0; i < 9; i++) gs_link_fit_calibrate(&watch.fit, i < 5 ? 4096 : 262144, 0.0001 + 4e-9 * (i < 5 ? 4096 : 262144));
+    for (int step = 0; step < 60; step++) {
+        gs_bucket_times buckets[5];
+        for (int i = 0; i < 4; i++) buckets[i] = bucket_of(0.001 * i, whole * (0.97 + 0.01 * i), (size_t)bytes);
+        buckets[4] = bucket_of(1, 1 + 0.0001 + 1048576 * byte, 1048576);
+        gs_link_watch_note(&watch, &(gs_reduce_stats){.buckets = buckets, .num_buckets = 5});
+    }
+    gs_link_model model = gs_link_fit_model(&watch.fit);
+    expect_near(model.cost.byte_seconds, byte, 0.03, "seconds of a byte");
+    assert_true(model.cost.start_seconds < 0.001);
+}
+
 // A plan of equal buckets tells nothing of the start: what was measured before stays.
 static void one_size_alone_takes_nothing_back(void **state) {
     (void)state;
@@ -136,6 +158,7 @@ int main(void) {
         cmocka_unit_test(a_link_that_changes_is_followed),
         cmocka_unit_test(a_link_that_becomes_ten_times_slower_is_noticed),
         cmocka_unit_test(a_calibration_counts_whatever_it_took),
+        cmocka_unit_test(buckets_that_share_the_line_are_one_train),
         cmocka_unit_test(one_size_alone_takes_nothing_back),
         cmocka_unit_test(of_little_nothing_is_known),
         cmocka_unit_test(nothing_watches_nothing),

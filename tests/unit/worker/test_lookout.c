@@ -175,6 +175,19 @@ static void who_stands_still_goes_on_by_a_fresh_sight_only(void **state) {
 // Each look takes a third of the time in which each place wants one.
 #define SLOW_LOOKS "lookout.look=sleep:300@1-12"
 
+static void who_woke_up_leads_by_a_fresh_sight_only(void **state) {
+    (void)state;
+    const int64_t woke_ns = 100 * GS_NS_PER_SEC, later_ns = 50 * GS_NS_PER_SEC;
+    gs_lookout_sight sight = {.is_known = true, .is_shared = true, .seen_ns = woke_ns - 1};
+    assert_true(gs_lookout_leads(&sight, 0, woke_ns));
+    assert_false(gs_lookout_leads(&sight, woke_ns, woke_ns + later_ns));
+    sight.seen_ns = woke_ns;
+    assert_true(gs_lookout_leads(&sight, woke_ns, woke_ns + 1));
+    sight = (gs_lookout_sight){.is_known = true};
+    assert_false(gs_lookout_leads(&sight, woke_ns, woke_ns + GS_LIFE_UNSEEN_NS - 1));
+    assert_true(gs_lookout_leads(&sight, woke_ns, woke_ns + GS_LIFE_UNSEEN_NS));
+}
+
 static void each_of_many_slow_places_has_its_turn(void **state) {
     const fixture *it = *state;
     enum { COUNT = 5 };
@@ -202,6 +215,7 @@ static void each_of_many_slow_places_has_its_turn(void **state) {
 int main(void) {
     setenv("GRADSYNC_FAILPOINTS", SLOW_LOOKS, 1);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(who_woke_up_leads_by_a_fresh_sight_only, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_of_many_slow_places_has_its_turn, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_disk_that_takes_no_sign_is_seen, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_is_forgotten_because_nobody_asked_for_a_while, set_up, tear_down),

@@ -18,6 +18,7 @@
 #include "core/thread.h"
 #include "rpc/server/rpc_server.h"
 #include "tests/support/asserts.h"
+#include "tests/support/temp_dir.h"
 
 #define ENDPOINT "inproc://test-slot"
 
@@ -34,6 +35,9 @@ static int be_trainer(int launch_fd) {
         for (int i = 0; i < 30; i++) fprintf(stderr, "line %d\n", i);
         printf("RANK=%s %s", getenv("RANK"), getenv("OPENBLAS_NUM_THREADS"));
         exit_code = 65;
+    } else if (strcmp(task, "tell") == 0) {
+        printf("TOKEN is %zu bytes: %s\n", strlen(getenv("TOKEN")), getenv("TOKEN"));
+        printf("NoNewPrivs: %d\n", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
     } else if (strcmp(task, "sleep") == 0) {
         puts("sleeping");
         fflush(stdout);
@@ -98,7 +102,7 @@ static int set_up(void **state) {
     gs_rpc_client_options client = {.endpoint = ENDPOINT};
     assert_ok(gs_rpc_client_open(&f->client, f->context, &client));
     assert_ok(gs_agent_reports_create(&f->reports, f->client, 0));
-    gs_slot_init(&f->slot, 2, f->reports);
+    gs_slot_init(&f->slot, 2, f->reports, NULL);
     *state = f;
     return 0;
 }
@@ -122,16 +126,21 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static void start(fixture *f, const char *task) {
-    char text[400];
+static gs_json *document_of(const char *task, const char *environment) {
+    char text[600];
     gs_json *document;
     snprintf(text, sizeof text,
              "{\"job\":\"j-000000000001\",\"job_name\":\"%s\",\"incarnation\":\"77\",\"slot\":2,"
              "\"rank_hint\":3,\"spec\":{\"name\":\"x\",\"model\":{\"kind\":\"mlp\"},"
-             "\"steps\":{\"target\":1}}}",
-             task);
+             "\"environment\":[%s],\"steps\":{\"target\":1}}}",
+             task, environment);
     assert_ok(gs_json_parse(&document, text, strlen(text)));
-    assert_ok(gs_slot_start(&f->slot, document));
+    return document;
+}
+
+static void start(fixture *f, const char *task) {
+    gs_json *document = document_of(task, "");
+    assert_ok(gs_slot_start(&f->slot, document, NULL));
     gs_json_release(document);
     assert_true(gs_slot_busy(&f->slot));
 }
@@ -216,6 +225,50 @@ static void who_stood_still_for_too_long_ends_by_a_signal(void **state) {
     assert_int_equal(gs_json_int_or(f->exited, "signal", 0), SIGTERM);
 }
 
+static bool tail_has(const fixture *f, const char *line) {
+    const gs_json *tail = gs_json_get(f->exited, "log_tail");
+    for (size_t i = 0; i < gs_json_count(tail); i++)
+        if (strcmp(gs_json_string(gs_json_at(tail, i)), line) == 0) return true;
+    return false;
+}
+
+#define SECRET "{\"name\":\"TOKEN\",\"secret\":\"tracker\"}"
+
+static void a_trainer_has_its_secret_and_nobody_else_sees_it(void **state) {
+    fixture *f = *state;
+    char *dir = gs_temp_dir_make(), path[600], *said;
+    snprintf(path, sizeof path, "%s/tracker", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("hush-hush\n", file);
+    fclose(file);
+    const gs_confinement confinement = {.options = {.run_as = "", .cgroup = "", .secrets = dir}};
+    f->slot.confinement = &confinement;
+    gs_json *document = document_of("tell", SECRET);
+    assert_ok(gs_slot_start(&f->slot, document, NULL));
+    gs_json *described = gs_slot_describe_fully(&f->slot);
+    assert_ok(gs_json_encode(&said, NULL, described, false));
+    assert_null(strstr(said, "hush"));
+    free(said);
+    gs_json_release(described);
+    run_slot(f, false);
+    stop_listening(f);
+    assert_true(tail_has(f, "TOKEN is 9 bytes: ***"));
+    assert_true(tail_has(f, "NoNewPrivs: 1"));
+    gs_json_release(document);
+    gs_temp_dir_remove(dir);
+}
+
+static void without_its_secret_nothing_is_started(void **state) {
+    fixture *f = *state;
+    gs_json *document = document_of("tell", SECRET);
+    gs_status status = gs_slot_start(&f->slot, document, NULL);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "tracker"));
+    assert_false(gs_slot_busy(&f->slot));
+    gs_json_release(document);
+}
+
 static void a_slot_can_be_used_again(void **state) {
     fixture *f = *state;
     for (int i = 0; i < 3; i++) {
@@ -238,6 +291,8 @@ int main(int argc, char **argv) {
         TEST(a_signal_is_reported_as_such),
         TEST(who_does_not_listen_is_killed_after_the_grace),
         TEST(who_stood_still_for_too_long_ends_by_a_signal),
+        TEST(a_trainer_has_its_secret_and_nobody_else_sees_it),
+        TEST(without_its_secret_nothing_is_started),
         TEST(a_slot_can_be_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,49 @@
+// Who did what, and when: a file of lines in JSON, one when a request that changes something begins and one when it is
+// answered; and beside it another file of those that were refused because nobody knows whose they are, so that strangers
+// who knock push nothing out of the first. Any thread. What is written here is no secret.
+//
+// A line is with the system before the request goes on, so that it outlives the process, and on the disk within about a
+// second. A line that a loss of power cut in two stays, and the next begins behind it. Each file is renamed when it is
+// full, to FILE.1, and what was FILE.1 to FILE.2, up to a last one that is dropped. `seq` counts the lines of a file
+// without a hole, over restarts too.
+//
+// What cannot be written holds up nobody: an operator whose disk is full has to be able to delete. Such a line goes to the log
+// of the process, and is counted.
+#ifndef API_ACCESS_AUDIT_H
+#define API_ACCESS_AUDIT_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef struct gs_audit gs_audit;
+
+typedef enum gs_audit_kind {
+    GS_AUDIT_ASKED = 0,  // it was let in, and begins
+    GS_AUDIT_ANSWERED,   // what came of it, also a refusal of somebody who is known
+    GS_AUDIT_REFUSED     // nobody knows whose it was
+} gs_audit_kind;
+
+typedef struct gs_audit_line {
+    gs_audit_kind kind;
+    const char *request_id, *method, *route, *path;
+    const char *token, *name, *role;  // "" where nobody was asked, or nobody knows
+    const char *from;                 // "10.0.0.3:51234", "unix uid=1000 pid=77"
+    int status;                       // 0: not answered yet
+    const char *made;                 // where what was made is; NULL: nothing was
+    double seconds;
+} gs_audit_line;
+
+typedef struct gs_audit_options {
+    const char *path;      // "…/audit.jsonl"; those of strangers go to "…/audit.jsonl.refused"
+    uint64_t most_bytes;   // of a file before it is renamed; 0: 16 MiB
+    unsigned most_files;   // beside the one that is written; 0: 8
+} gs_audit_options;
+
+// FAILED_PRECONDITION: what is there is no regular file of this user.
+GS_NODISCARD gs_status gs_audit_open(gs_audit **out, const gs_audit_options *options);
+void gs_audit_close(gs_audit *audit);  // NULL is fine
+void gs_audit_write(gs_audit *audit, const gs_audit_line *line);  // of NULL nothing is written
+uint64_t gs_audit_lost(const gs_audit *audit);  // lines that could not be written
+
+#endif

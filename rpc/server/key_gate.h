@@ -1,0 +1,39 @@
+// Asks for keys: a handler of ZeroMQ's authentication protocol (ZAP, RFC 27) on a thread of its own, which knows the keys of
+// a file and looks each second whether it has changed. Sockets that gs_key_gate_guard has prepared let in nobody whom this
+// handler does not know; when it is not there, nobody at all.
+#ifndef RPC_SERVER_KEY_GATE_H
+#define RPC_SERVER_KEY_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "rpc/keys/key_store.h"
+#include "rpc/server/rpc_caller.h"
+#include "rpc/wire/rpc_context.h"
+#include "rpc/wire/zmq_socket.h"
+
+typedef struct gs_key_gate gs_key_gate;
+
+// One for each context. It has been tried with a key that is known and with one that is not when this returns: INTERNAL,
+// when it did not tell them apart. DATA_LOSS: the file is damaged.
+GS_NODISCARD gs_status gs_key_gate_open(gs_key_gate **out, gs_rpc_context *context, const gs_curve_pair *server,
+                                        const char *keys_path);
+void gs_key_gate_close(gs_key_gate *gate);  // NULL is fine
+
+// Before bind.
+GS_NODISCARD gs_status gs_key_gate_guard(const gs_key_gate *gate, gs_zmq_socket *socket);
+// Who has this user id, as the handler gave it to a connection; false: nobody, or not any more. Any thread.
+bool gs_key_gate_find(gs_key_gate *gate, const char *user, gs_rpc_caller *caller);
+// Has the file looked at now, and waits until it was, for two seconds at most. Any thread but the loop's.
+void gs_key_gate_look(gs_key_gate *gate);
+// Grows with each change of the file that was taken. Any thread.
+unsigned gs_key_gate_changes(const gs_key_gate *gate);
+
+typedef struct gs_key_gate_stats {
+    bool is_alive;  // the handler's thread has looked at its socket of late
+    uint64_t admitted, refused_unknown, refused_ended;
+} gs_key_gate_stats;
+void gs_key_gate_get_stats(const gs_key_gate *gate, gs_key_gate_stats *stats);
+
+#endif

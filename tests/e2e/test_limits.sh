@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Limits, over HTTP: a token that changes too much is told how long to wait, an address that opens too many connections loses those
+# of which nobody knows whose they are, and whoever else is there is served all the while.
+. "$(dirname "$0")/lib.sh"
+command -v python3 >/dev/null || { echo "SKIP: no python3"; exit 77; }
+cli=$bin/gradsync
+start_coordinator limited "$run/data" --require-token
+as() { GRADSYNC_TOKEN=$1 "${@:2}"; }
+admin=$(cat "$run/data/admin.token")
+busy=$(as "$admin" "$cli" token new busy --role operator 2>/dev/null)
+calm=$(as "$admin" "$cli" token new calm --role operator 2>/dev/null)
+
+claim "a token that changes too much gets 429 and when to come again; another token, and its own reads, do not"
+cat >"$run/storm.py" <<'PYTHON'
+import http.client, sys, threading, time
+host, busy, calm = sys.argv[1:]
+def ask(connection, token, verb, path):
+    connection.request(verb, path, headers={"Authorization": "Bearer " + token})
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+def change(connection, token):
+    return ask(connection, token, "POST", "/v1/jobs/nobody/replan")
+seen, others, waits, lock = [], [], [], threading.Lock()
+def storm():
+    connection = http.client.HTTPConnection(host, timeout=60)
+    # 500 at once and 100 each second are allowed: of four that ask behind each other all are beyond that soon.
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        answer = change(connection, busy)
+        with lock:
+            seen.append(answer.status)
+            if answer.status == 429:
+                waits.append(answer.getheader("Retry-After"))
+            if len(waits) >= 50:
+                return
+threads = [threading.Thread(target=storm) for _ in range(4)]
+for thread in threads:
+    thread.start()
+connection = http.client.HTTPConnection(host, timeout=60)
+while any(thread.is_alive() for thread in threads):
+    others.append((change(connection, calm).status, ask(connection, busy, "GET", "/v1/jobs").status))
+    time.sleep(0.05)
+if not waits and len(seen) < 500 + 100 * 130:
+    print(f"skipped: this machine takes fewer than 100 changes a second, {len(seen)} in 120 s")
+    sys.exit(77)
+assert waits, f"{len(seen)} changes in 120 s, and none was refused"
+assert others, "nobody else asked"
+assert set(seen) == {404, 429}, set(seen)
+assert seen.count(404) >= 500, f"refused after {seen.count(404)}"
+assert set(others) == {(404, 200)}, set(others)
+assert all(wait and 1 <= int(wait) <= 2 for wait in waits), set(waits)
+time.sleep(int(waits[-1]))
+assert change(connection, busy).status == 404, "still refused after Retry-After"
+print(f"{seen.count(404)} changes were taken, {seen.count(429)} got 429, {len(others)} of others were served")
+PYTHON
+code=0
+python3 "$run/storm.py" "${server#http://}" "$busy" "$calm" || code=$?
+[ $code -ne 77 ] || exit 77
+same "$code" 0 "exit code of who goes beyond the limit of a token"
+request POST /v1/jobs/nobody/replan "" -H "Authorization: Bearer $calm"
+same "$status" 404 "status of another token"
+curl -fsS -H "Authorization: Bearer $admin" "$server/metrics" >"$run/metrics"
+grep -Eq '^gradsync_http_refused_total\{reason="rate_limited"\} [1-9]' "$run/metrics" || fail "it is not counted"
+grep -q '"status":429' "$run/data/audit.jsonl" || fail "it is not in the audit"
+
+claim "beyond the connections of an address strangers give way, and whoever has shown a token stays"
+cat >"$run/neighbours.py" <<'PYTHON'
+import http.client, socket, sys, time
+host, token = sys.argv[1:]
+name, port = host.rsplit(":", 1)
+def ask(connection):
+    connection.request("GET", "/v1/jobs", headers={"Authorization": "Bearer " + token})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+kept = http.client.HTTPConnection(host, timeout=60)
+assert ask(kept) == 200
+strangers = [socket.create_connection((name, int(port)), timeout=60) for _ in range(200)]
+time.sleep(0.6)  # more than the moment that a stranger has
+def is_cut(stranger):
+    stranger.setblocking(False)
+    try:
+        return stranger.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+for i in range(20):
+    fresh = http.client.HTTPConnection(host, timeout=60)
+    assert ask(fresh) == 200, "a new connection"
+    assert ask(kept) == 200, "the one that was kept"
+    fresh.close()
+cut = [is_cut(stranger) for stranger in strangers]
+assert sum(cut) >= 1 and cut[0], f"{sum(cut)} were cut, the first of them: {cut[0]}"
+print(f"{sum(cut)} of {len(cut)} strangers gave way")
+PYTHON
+python3 "$run/neighbours.py" "${server#http://}" "$calm" || fail "an address beyond its limit"
+curl -fsS -H "Authorization: Bearer $admin" "$server/metrics" >"$run/metrics"
+grep -Eq '^gradsync_http_refused_total\{reason="crowd"\} [1-9]' "$run/metrics" || fail "they are not counted"
+echo "passed: limits of the API"

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# One archive with what tests/gpu/run.sh and bench/gpu.sh run, made where nvcc is, for a machine that has a GPU and not much else:
+# release, one generation of GPUs, no failpoints, lines for profilers, and beside the programs the libraries that they
+# need, the C++ runtime too. cuBLASLt and NCCL are looked up on that machine: they are its driver's match, and large.
+#
+#   tests/gpu/archive.sh [--arch 90] [--build DIR] [--library] FILE.tar.xz
+#     --library    without the service: no job, no models, which need the worker
+# The archive's folder gradsync-gpu holds bin/, tests/, lib/ and a list of what was built; `GRADSYNC_GPU_ARCHIVE=FILE
+# tests/gpu/run.sh` unpacks it below its build folder and builds nothing. The C library is the machine's: one that is older than
+# this machine's may not start the programs, which run.sh then says, and builds.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+arch=90 build=build/gpu-archive service=ON file='' most_bytes=$((64 << 20))
+while [ $# -gt 0 ]; do
+  case $1 in
+    --arch) arch=${2:?--arch needs a number}; shift ;;
+    --build) build=${2:?--build needs a folder}; shift ;;
+    --library) service=OFF ;;
+    -*) sed -n '2,11p' "$0" >&2; exit 64 ;;
+    *) file=$1 ;;
+  esac
+  shift
+done
+[ -n "$file" ] || { sed -n '2,11p' "$0" >&2; exit 64; }
+programs=(tests/gpu_kernels tests/gpu_nccl_ranks bin/bench_gpu_kernels)
+targets=(gpu_kernels gpu_nccl_ranks bench_gpu_kernels)
+if [ $service = ON ]; then
+  programs+=(tests/gpu_device tests/gpu_models bin/bench_gpu_train bin/gradsync-conformance bin/gradsync-worker bin/gradsync-coordinator)
+  targets+=(gpu_device gpu_models bench_gpu_train gradsync-conformance gradsync-worker gradsync-coordinator)
+fi
+
+# DT_RPATH, which holds for what a library needs as well: libopenblas comes with libgfortran, which a DT_RUNPATH of the
+# program does not find. $ORIGIN is the loader's; CMake quotes it.
+generator=()
+! command -v ninja >/dev/null || generator=(-G Ninja)
+# shellcheck disable=SC2016
+cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
+  -DGRADSYNC_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$arch-real" "-DGRADSYNC_SERVICE=$service" -DGRADSYNC_FAILPOINTS=OFF \
+  -DCMAKE_C_FLAGS=-g1 -DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags \
+  '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' >/dev/null
+cmake --build "$build" -j "${GRADSYNC_BUILD_JOBS:-$(nproc)}" --target "${targets[@]}"
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+root=$stage/gradsync-gpu
+mkdir -p "$root/bin" "$root/tests" "$root/lib"
+for program in "${programs[@]}"; do cp "$build/$program" "$root/$program"; done
+# What the loader finds here, but for what is one with the machine's C library.
+ldd "${programs[@]/#/$root/}" | sed -n 's/^\t\([^ ]*\) => \(\/[^ ]*\) .*/\1 \2/p' | sort -u |
+  grep -Ev '^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl)\.so\.[0-9]+) ' |
+  while read -r name from; do cp -L "$from" "$root/lib/$name"; done
+{
+  echo "commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD || echo ', with changes')"
+  echo "CUDA compiler: $(PATH=$PATH:/usr/local/cuda/bin nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)/\1/p')"
+  echo "arch: $arch"
+  echo "service: $service"
+} >"$root/BUILT"
+tar -C "$stage" -cJf "$file" gradsync-gpu
+bytes=$(stat -c %s "$file")
+echo "$file: $((bytes >> 10)) KiB"
+[ "$bytes" -le $most_bytes ] || { echo "archive.sh: $file is above $((most_bytes >> 20)) MiB" >&2; exit 1; }

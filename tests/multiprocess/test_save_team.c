@@ -1,0 +1,263 @@
+// What ranks that do not see the directory of checkpoints would have saved comes to one that does: every byte, of as many ranks as there
+// are, whichever of them sees it, and nothing of a rank that has nothing or says what cannot be. A rank is a letter of the argument: s
+// sees it, a does not; x does not and has no snapshot, X sees it and has none; b says that it has elements that there are not, h more
+// tensors than any memory has room for.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+#include "tests/support/asserts.h"
+#include "tests/support/comm_rank.h"
+#include "tests/support/sample.h"
+#include "tests/support/soon.h"
+#include "worker/checkpoint/save_team.h"
+
+// Three pieces and a bit; small; empty; and what each rank has of its own.
+enum { LARGE, COUNTS, EMPTY, NUM_TENSORS, OWN = NUM_TENSORS, NUM_ALL };
+#define LARGE_COUNT ((size_t)3200001)
+#define OWN_COUNT ((size_t)1234)
+#define STEP 7
+#define FROZEN_TIMEOUT_SECONDS 3.0
+#define MOST_BRINGS 100000
+#define NUM_HUNTS 12
+#define MOST_LEAD_US 400000
+
+static uint8_t byte_of(int rank, size_t tensor, size_t at) { return (uint8_t)(at * 7 + at / 251 + tensor * 31 + (size_t)rank * 101); }
+
+static void describe(gs_state_tensor *tensor, const char *name, gs_dtype dtype, size_t count) {
+    *tensor = (gs_state_tensor){.dtype = dtype, .num_dims = 1, .shape = {(int64_t)count}, .bytes = count * gs_dtype_bytes(dtype)};
+    snprintf(tensor->name, sizeof tensor->name, "%s", name);
+}
+
+// A third of the large one each, by rank; the counts are of the first alone.
+static gs_segment part_of(const gs_state_snapshot *it, int rank, size_t tensor, int world_size) {
+    size_t count = it->tensors[tensor].bytes / gs_dtype_bytes(it->tensors[tensor].dtype), each = count / (size_t)world_size;
+    if (tensor == OWN) return (gs_segment){.tensor = tensor, .first = (size_t)rank * OWN_COUNT, .count = OWN_COUNT};
+    if (tensor == LARGE) return (gs_segment){.tensor = tensor, .first = (size_t)rank * each, .count = rank + 1 == world_size ? count - (size_t)rank * each : each};
+    return (gs_segment){.tensor = tensor, .count = rank ? 0 : count};
+}
+
+static void make_snapshot(gs_state_snapshot *it, int rank, int world_size, bool is_part) {
+    *it = (gs_state_snapshot){.num_tensors = NUM_TENSORS, .num_own = 1, .is_part = is_part, .position = {.step = STEP},
+                              .shares = {.first = rank, .count = 1, .world_size = world_size}};
+    it->tensors = calloc(NUM_ALL, sizeof *it->tensors);
+    it->here = calloc(NUM_ALL, sizeof *it->here);
+    it->data = calloc(NUM_ALL, sizeof *it->data);
+    describe(&it->tensors[LARGE], "large", GS_FP32, LARGE_COUNT);
+    describe(&it->tensors[COUNTS], "counts", GS_I64, 5);
+    describe(&it->tensors[EMPTY], "empty", GS_FP32, 0);
+    describe(&it->tensors[OWN], "own", GS_FP32, OWN_COUNT * (size_t)world_size);
+    for (size_t i = 0; i < NUM_ALL; i++) {
+        it->here[i] = part_of(it, rank, i, world_size);
+        if (!is_part && i < NUM_TENSORS)
+            it->here[i] = (gs_segment){.tensor = i, .count = it->tensors[i].bytes / gs_dtype_bytes(it->tensors[i].dtype)};
+        it->bytes += it->here[i].count * gs_dtype_bytes(it->tensors[i].dtype);
+    }
+    uint8_t *at = it->memory = malloc(it->bytes + 1);
+    for (size_t i = 0; i < NUM_ALL; i++) {
+        size_t bytes = it->here[i].count * gs_dtype_bytes(it->tensors[i].dtype);
+        it->data[i] = at;
+        for (size_t k = 0; k < bytes; k++) at[k] = byte_of(is_part || i == OWN ? rank : 0, i, k);
+        at += bytes;
+    }
+}
+
+static gs_status check_brought(const gs_state_snapshot *it, int from, int world_size) {
+    for (size_t i = 0; i < NUM_ALL; i++) {
+        bool is_common = !it->is_part && i < NUM_TENSORS;
+        gs_segment wanted = part_of(it, from, i, world_size);
+        if (!is_common && (it->here[i].first != wanted.first || it->here[i].count != wanted.count))
+            return gs_error(GS_INTERNAL, "tensor %zu of rank %d: elements %zu + %zu", i, from, it->here[i].first, it->here[i].count);
+        size_t bytes = it->here[i].count * gs_dtype_bytes(it->tensors[i].dtype);
+        for (size_t k = 0; k < bytes; k++)
+            if (it->data[i][k] != byte_of(is_common ? 0 : from, i, k)) return gs_error(GS_DATA_LOSS, "tensor %zu of rank %d: byte %zu", i, from, k);
+    }
+    return it->shares.first == from && it->shares.count == 1 && it->position.step == STEP ? gs_ok() : gs_error(GS_INTERNAL, "of rank %d", it->shares.first);
+}
+
+static gs_status check_all(const gs_brought_parts *brought, const char *letters, bool is_saver, int world_size) {
+    int count = 0;
+    for (int from = 0; from < world_size && is_saver; from++) {
+        if (letters[from] != 'a') continue;
+        if (count >= brought->count || brought->ranks[count] != from) return gs_error(GS_INTERNAL, "rank %d brought nothing", from);
+        GS_TRY(check_brought(&brought->snapshots[count++], from, world_size));
+    }
+    return count == brought->count ? gs_ok() : gs_error(GS_INTERNAL, "%d parts, not %d", brought->count, count);
+}
+
+// What a rank would offer that is broken, or means harm: of each word the worst.
+static gs_status offer_the_worst(gs_comm *comm, int64_t num_tensors) {
+    int64_t words[] = {1, STEP, num_tensors, 1, 1, INT64_MIN}, all[8 * sizeof words / sizeof *words];
+    return gs_comm_run(comm,
+                       &(gs_collective){.kind = GS_ALLGATHER, .send = words, .recv = all, .count = sizeof words / sizeof *words,
+                                        .dtype = GS_I64, .step = -1, .bucket = -1},
+                       soon());
+}
+
+// Behind the letters: w of a state that all have whole; l: the saver comes later than a collective may.
+static gs_status bring(const gs_rank_env *env) {
+    comm_rank self;
+    gs_save_team team = {0};
+    gs_brought_parts brought = {0};
+    gs_state_snapshot mine = {0};
+    char letter = env->arg[env->rank];
+    int saver = (int)strcspn(env->arg, "sX");
+    bool nobody = !strpbrk(env->arg, "sX");
+    gs_status status = comm_rank_open(&self, env, 4096, NULL);
+    bool comes_late = env->arg[env->world_size] == 'l';
+    make_snapshot(&mine, env->rank, env->world_size, env->arg[env->world_size] != 'w');
+    if (letter == 'b') mine.here[LARGE] = (gs_segment){.first = LARGE_COUNT - 1, .count = 2};
+    if (!status.code) status = gs_save_team_meet(&team, self.comm, letter != 's' && letter != 'X', comes_late ? 3 : 30, soon());
+    if (!status.code && (team.saver != (nobody ? 0 : saver) || (team.num_apart == 0) != nobody))
+        status = gs_error(GS_INTERNAL, "rank %d saves, %d are apart", team.saver, team.num_apart);
+    if (!status.code && letter == 'h') {
+        status = offer_the_worst(self.comm, INT64_MAX);
+        nobody = true;
+    }
+    for (int i = 0; i < 2 && !status.code && !nobody; i++) {
+        if (comes_late && env->rank == saver) gs_sleep_ns(7 * GS_NS_PER_SEC);
+        bool is_ready = letter != 'x' && letter != 'X';
+        gs_status other = gs_save_team_bring(&brought, &team, is_ready ? &mine : NULL, comes_late ? soon() : (gs_deadline){0});
+        bool refused = letter == 'x' || (env->arg[saver] == 'X' && letter == 'a');
+        if (refused && !other.code) status = gs_error(GS_INTERNAL, "what is not there was brought");
+        else if (!refused || other.code != GS_UNAVAILABLE) status = other;
+        const char *letters = env->arg[saver] == 'X' ? "" : env->arg;
+        if (!status.code && !brought.count && (brought.ranks || brought.snapshots)) status = gs_error(GS_INTERNAL, "memory for nothing");
+        if (!status.code) status = check_all(&brought, *letters ? letters : "....", env->rank == saver, env->world_size);
+    }
+    gs_brought_parts_release(&brought);
+    gs_state_snapshot_release(&mine);
+    gs_save_team_release(&team);
+    comm_rank_close(&self);
+    return status;
+}
+
+// Brings over and over between ranks that share no memory, until somebody is gone or frozen: what is taken is whole and right, and of what
+// was cut off nothing is kept.
+static gs_status bring_until_the_end(const gs_rank_env *env) {
+    comm_rank self;
+    gs_save_team team = {0};
+    gs_brought_parts brought = {0};
+    gs_state_snapshot mine = {0};
+    gs_status status = comm_rank_open(&self, env, 4096, &(gs_comm_options){.backend = "net", .generation = 1});
+    make_snapshot(&mine, env->rank, env->world_size, true);
+    if (!status.code) status = gs_save_team_meet(&team, self.comm, env->rank != 0, FROZEN_TIMEOUT_SECONDS, soon());
+    if (!status.code) gs_rank_note(env, "begins");
+    for (int i = 0; i < MOST_BRINGS && !status.code; i++) {
+        status = gs_save_team_bring(&brought, &team, &mine, (gs_deadline){0});
+        if (!status.code) {
+            status = check_all(&brought, "saa", env->rank == 0, env->world_size);
+            if (status.code) status = gs_error(GS_INTERNAL, "taken for whole: %s", status.message);
+        } else if (brought.count || brought.ranks || brought.snapshots) {
+            status = gs_error(GS_INTERNAL, "keeps %d parts that did not come: %s", brought.count, status.message);
+        }
+    }
+    gs_brought_parts_release(&brought);
+    gs_state_snapshot_release(&mine);
+    gs_save_team_release(&team);
+    comm_rank_close(&self);
+    return status.code ? status : gs_error(GS_INTERNAL, "%d times brought, and nobody was hit", MOST_BRINGS);
+}
+
+static const gs_rank_body bodies[] = {{"bring", bring}, {"bring_until_the_end", bring_until_the_end}, {0}};
+
+static gs_status run(const char *letters) {
+    print_message("%s\n", letters);
+    return gs_ranks_run("bring", (int)strcspn(letters, "wl"), letters, gs_deadline_in_seconds(120));
+}
+
+static void every_byte_comes_to_the_lowest_rank_that_sees_the_directory(void **state) {
+    (void)state;
+    assert_ok(run("saa"));
+    assert_ok(run("aas"));
+    assert_ok(run("assa"));
+}
+
+static void of_a_whole_state_only_what_is_each_ranks_own(void **state) {
+    (void)state;
+    assert_ok(run("asaw"));
+}
+
+static void where_nobody_sees_it_each_writes_where_it_is(void **state) {
+    (void)state;
+    assert_ok(run("aaa"));
+}
+
+static void who_has_nothing_keeps_nobody_waiting(void **state) {
+    (void)state;
+    assert_ok(run("sxa"));
+    assert_ok(run("aXs"));
+}
+
+static void who_saves_for_others_may_come_later_than_a_collective_may(void **state) {
+    (void)state;
+    assert_ok(run("sal"));
+}
+
+static void a_part_that_cannot_be_is_refused_before_room_is_made(void **state) {
+    (void)state;
+    gs_status status = run("sha");  // or ABORTED by who was the first to see it
+    assert_non_null(strstr(status.message, "rank 1 offers a part of a state that cannot be"));
+}
+
+static void elements_that_there_are_not_are_refused(void **state) {
+    (void)state;
+    gs_status status = run("sba");
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, "rank 1 brings elements of tensor \"large\" that there are not"));
+}
+
+// One rank of three, at a drawn moment of many brings.
+static void hunt(uint64_t seed, uint64_t number) {
+    gs_random_key key = {seed, number};
+    int victim = (int)(gs_random_uniform(key, 0) * 3);
+    bool freezes = number % 3 == 2;
+    int64_t lead_us = (int64_t)(gs_random_uniform(key, 1) * MOST_LEAD_US);
+    gs_status statuses[3];
+    gs_ranks *ranks;
+    print_message("rank %d is %s behind %lld us\n", victim, freezes ? "frozen" : "killed", (long long)lead_us);
+    assert_ok(gs_ranks_start(&ranks, "bring_until_the_end", 3, "saa", NULL));
+    for (int rank = 0; rank < 3; rank++) assert_ok(gs_ranks_wait_note(ranks, rank, "begins", gs_deadline_in_seconds(60)));
+    gs_sleep_ns(lead_us * 1000);
+    gs_ranks_signal(ranks, victim, freezes ? SIGSTOP : SIGKILL);
+    if (freezes) {  // wakes up when the others have given it up
+        gs_sleep_ns((int64_t)(3 * FROZEN_TIMEOUT_SECONDS * 1e9));
+        gs_ranks_signal(ranks, victim, SIGCONT);
+    }
+    gs_status ended = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
+    gs_ranks_destroy(ranks);
+    assert_ok(ended);
+    for (int rank = 0; rank < 3; rank++) {
+        if (statuses[rank].code != GS_ABORTED && statuses[rank].code != GS_DEADLINE_EXCEEDED)
+            fail_msg("seed %llu, hunt %llu: rank %d: %s", (unsigned long long)seed, (unsigned long long)number, rank, statuses[rank].message);
+    }
+}
+
+static void of_what_was_cut_off_nothing_is_taken_for_whole(void **state) {
+    (void)state;
+    uint64_t seed = sample_seed("hunts");
+    for (uint64_t number = 0; number < NUM_HUNTS; number++) hunt(seed, number);
+}
+
+int main(int argc, char **argv) {
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_comes_to_the_lowest_rank_that_sees_the_directory),
+        cmocka_unit_test(of_a_whole_state_only_what_is_each_ranks_own),
+        cmocka_unit_test(where_nobody_sees_it_each_writes_where_it_is),
+        cmocka_unit_test(who_has_nothing_keeps_nobody_waiting),
+        cmocka_unit_test(who_saves_for_others_may_come_later_than_a_collective_may),
+        cmocka_unit_test(a_part_that_cannot_be_is_refused_before_room_is_made),
+        cmocka_unit_test(elements_that_there_are_not_are_refused),
+        cmocka_unit_test(of_what_was_cut_off_nothing_is_taken_for_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

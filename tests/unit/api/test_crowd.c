@@ -1,0 +1,200 @@
+// Who gives way where more come than there is room for, and readers that do not read.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "api/http/http_server.h"
+#include "core/clock.h"
+#include "tests/support/http.h"
+
+enum { ROOM = 8, CROWD = 60, REQUEST_MS = 500 };
+
+typedef struct server {
+    gs_http_server *http;
+    atomic_int num_crowded, num_slow, num_closed;
+} server;
+
+static ssize_t read_for_ever(void *ctx, char *buffer, size_t max_bytes) {
+    (void)ctx;
+    gs_sleep_ns(GS_NS_PER_MS);
+    memset(buffer, 'x', max_bytes);
+    return (ssize_t)max_bytes;
+}
+
+static void close_it(void *ctx) {
+    atomic_fetch_add(&((server *)ctx)->num_closed, 1);
+}
+
+static void handle(void *ctx, const gs_http_request *request, gs_http_response *response) {
+    response->status = 200;
+    response->is_known = gs_http_header(request, "X-Known") != NULL;
+    if (strcmp(request->path, "/stream") == 0)
+        response->stream = (gs_http_stream){.read = read_for_ever, .close = close_it, .ctx = ctx};
+    else
+        gs_strbuf_puts(&response->body, "answered");
+}
+
+static void note(void *ctx, const char *reason) {
+    server *it = ctx;
+    atomic_fetch_add(strcmp(reason, "crowd") == 0 ? &it->num_crowded : &it->num_slow, 1);
+}
+
+static int start_with(void **state, unsigned max_connections) {
+    server *it = calloc(1, sizeof *it);
+    gs_http_server_options options = {.max_connections = max_connections, .address = "127.0.0.1:0", .request_ms = REQUEST_MS, .idle_ms = 60000, .max_per_address = ROOM,
+                                      .handle = handle, .refused = note, .ctx = it};
+    assert_int_equal(gs_http_server_start(&it->http, &options).code, GS_OK);
+    *state = it;
+    return 0;
+}
+
+static int start(void **state) {
+    return start_with(state, ROOM);
+}
+
+static int start_with_room(void **state) {
+    return start_with(state, 10 * CROWD);
+}
+
+static int stop(void **state) {
+    server *it = *state;
+    gs_http_server_stop(it->http);
+    free(it);
+    return 0;
+}
+
+static void ask(gs_wire *wire, const char *path, const char *headers) {
+    char request[256];
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
+    gs_strbuf_clear(&wire->received);
+    gs_wire_send(wire, request);
+}
+
+static bool is_answered(gs_wire *wire, const char *headers) {
+    ask(wire, "/", headers);
+    return gs_wire_wait(wire, "answered");
+}
+
+static void a_crowd_of_strangers_shuts_nobody_out(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire known, strangers[CROWD], late;
+    gs_wire_open(&known, address);
+    assert_true(is_answered(&known, "X-Known: 1\r\n"));
+    for (int i = 0; i < CROWD; i++) gs_wire_open(&strangers[i], address);
+    gs_wire_open(&late, address);
+    assert_true(is_answered(&late, "X-Known: 1\r\n"));
+    assert_true(is_answered(&known, "X-Known: 1\r\n"));
+    assert_true(gs_wire_wait_close(&strangers[0]));
+    assert_true(atomic_load(&it->num_crowded) >= CROWD + 2 - ROOM);
+    for (int i = 0; i < CROWD; i++) gs_wire_close(&strangers[i]);
+    gs_wire_close(&known);
+    gs_wire_close(&late);
+}
+
+static void a_stranger_has_a_moment_where_there_is_room(void **state) {
+    server *it = *state;
+    gs_wire strangers[2 * ROOM];
+    int64_t begin_ns = gs_now_ns();
+    for (int i = 0; i < 2 * ROOM; i++) gs_wire_open(&strangers[i], gs_http_server_address(it->http));
+    assert_true(is_answered(&strangers[2 * ROOM - 1], ""));  // so all of them have come
+    int num_crowded = atomic_load(&it->num_crowded);
+    if (gs_now_ns() - begin_ns < 250 * GS_NS_PER_MS) assert_int_equal(num_crowded, 0);
+    gs_deadline deadline = gs_deadline_in_ms(350);
+    while (!gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    gs_wire late;
+    gs_wire_open(&late, gs_http_server_address(it->http));
+    assert_true(gs_wire_wait_close(&strangers[0]));
+    assert_true(is_answered(&late, ""));
+    for (int i = 0; i < 2 * ROOM; i++) gs_wire_close(&strangers[i]);
+    gs_wire_close(&late);
+}
+
+static void of_the_known_who_idles_longest_gives_way(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire known[ROOM], late;
+    int64_t begin_ns = gs_now_ns();
+    for (int i = 0; i < ROOM; i++) {
+        gs_wire_open(&known[i], address);
+        assert_true(is_answered(&known[i], "X-Known: 1\r\n"));
+    }
+    // At once nobody has idled for long enough: who comes is cut himself.
+    gs_wire_open(&late, address);
+    if (gs_now_ns() - begin_ns > 900 * GS_NS_PER_MS) {
+        for (int i = 0; i < ROOM; i++) gs_wire_close(&known[i]);
+        gs_wire_close(&late);
+        print_message("skipped: this machine takes a second for eight requests\n");
+        skip();
+    }
+    assert_true(gs_wire_wait_close(&late));
+    gs_wire_close(&late);
+    for (int i = 0; i < ROOM; i++)
+        if (i != 1) assert_true(is_answered(&known[i], ""));
+    gs_deadline deadline = gs_deadline_in_ms(1500);
+    while (!gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    gs_wire_open(&late, address);
+    assert_true(is_answered(&late, ""));
+    assert_true(gs_wire_wait_close(&known[1]));
+    for (int i = 0; i < ROOM; i++)
+        if (i != 1) assert_true(is_answered(&known[i], ""));
+    for (int i = 0; i < ROOM; i++) gs_wire_close(&known[i]);
+    gs_wire_close(&late);
+}
+
+// 127.0.0.2 is no other neighbour.
+static void addresses_of_this_machine_are_one(void **state) {
+    server *it = *state;
+    int fds[2];
+    gs_http_neighbourhood from[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    assert_false(gs_http_neighbourhood_of(&from[0], fds[0]));
+    close(fds[0]);
+    close(fds[1]);
+    gs_wire wires[2];
+    for (int i = 0; i < 2; i++) {
+        gs_wire_open(&wires[i], gs_http_server_address(it->http));
+        assert_true(gs_http_neighbourhood_of(&from[i], wires[i].fd));
+    }
+    assert_memory_equal(&from[0], &from[1], sizeof from[0]);
+    for (int i = 0; i < 2; i++) gs_wire_close(&wires[i]);
+}
+
+static void who_does_not_read_his_stream_is_cut_and_who_reads_is_not(void **state) {
+    server *it = *state;
+    gs_wire idle, busy;
+    gs_wire_open(&idle, gs_http_server_address(it->http));
+    gs_wire_open(&busy, gs_http_server_address(it->http));
+    ask(&idle, "/stream", "X-Known: 1\r\n");
+    ask(&busy, "/stream", "X-Known: 1\r\n");
+    char block[8192];
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (!atomic_load(&it->num_closed) && !gs_deadline_passed(deadline)) assert_true(recv(busy.fd, block, sizeof block, 0) > 0);
+    assert_int_equal(atomic_load(&it->num_closed), 1);
+    // Who cuts it off counts it behind that, in a thread of his own.
+    while (!atomic_load(&it->num_slow) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_true(atomic_load(&it->num_slow) >= 1);
+    for (int i = 0; i < 1000; i++) assert_true(recv(busy.fd, block, sizeof block, 0) > 0);
+    gs_wire_close(&idle);
+    gs_wire_close(&busy);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_crowd_of_strangers_shuts_nobody_out, start, stop),
+        cmocka_unit_test_setup_teardown(a_stranger_has_a_moment_where_there_is_room, start_with_room, stop),
+        cmocka_unit_test_setup_teardown(of_the_known_who_idles_longest_gives_way, start, stop),
+        cmocka_unit_test_setup_teardown(addresses_of_this_machine_are_one, start, stop),
+        cmocka_unit_test_setup_teardown(who_does_not_read_his_stream_is_cut_and_who_reads_is_not, start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
