@@ -63,7 +63,8 @@ typedef struct gs_control_ops {
     gs_exchange exchange;
     // Takes a step report. Never blocks. False: nobody was there to hear it.
     bool (*report)(void *ctx, const gs_step_report *report);
-    // A save that came to an end, well or not. From the thread that wrote it; never blocks.
+    // A save that came to an end, well or not: from the thread that wrote it, and of one that did not begin from the
+    // loop's, maybe at the same time. Never blocks.
     void (*checkpointed)(void *ctx, const gs_checkpoint_result *result);
     void (*fault)(void *ctx, const gs_fault *fault);
     // Takes down an order of gradients. Never blocks.

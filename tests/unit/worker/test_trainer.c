@@ -1,6 +1,7 @@
 #include "worker/trainer/trainer.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,9 @@ typedef struct fixture {
     gs_trainer_outcome outcome;
     bool is_away;
     double eval_loss;  // the last one told; 0: none
-    int num_saves, num_failed_saves, num_reports, num_settles;
+    int num_reports, num_settles;
+    pthread_mutex_t saves_lock;  // the writer and the loop both tell of saves; the test reads behind both
+    int num_saves, num_failed_saves;
     char last_save[GS_CHECKPOINT_NAME_LEN], last_reason[24];
     gs_settle_verdict verdict;
     gs_status settle_status;
@@ -70,13 +73,15 @@ static bool keep_report(void *ctx, const gs_step_report *report) {
 
 static void keep_save(void *ctx, const gs_checkpoint_result *result) {
     fixture *f = ctx;
+    pthread_mutex_lock(&f->saves_lock);
     if (result->status.code) {
         f->num_failed_saves++;
-        return;
+    } else {
+        f->num_saves++;
+        snprintf(f->last_save, sizeof f->last_save, "%s", result->name);
+        snprintf(f->last_reason, sizeof f->last_reason, "%s", result->request.reason);
     }
-    f->num_saves++;
-    snprintf(f->last_save, sizeof f->last_save, "%s", result->name);
-    snprintf(f->last_reason, sizeof f->last_reason, "%s", result->request.reason);
+    pthread_mutex_unlock(&f->saves_lock);
 }
 
 static void keep_fault(void *ctx, const gs_fault *fault) {
@@ -123,6 +128,7 @@ static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     f->dir = gs_temp_dir_make();
+    pthread_mutex_init(&f->saves_lock, NULL);
     gs_control_init(&f->control, &ops, f);
     gs_log_set_level(GS_LOG_OFF);
     *state = f;
@@ -134,6 +140,7 @@ static int tear_down(void **state) {
     gs_trainer_destroy(f->trainer);
     gs_trainer_outcome_release(&f->outcome);
     gs_control_release(&f->control);
+    pthread_mutex_destroy(&f->saves_lock);
     gs_temp_dir_remove(f->dir);
     free(f);
     return 0;
