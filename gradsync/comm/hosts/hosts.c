@@ -17,6 +17,7 @@
 #include "core/memory.h"
 #include "core/thread.h"
 #include "gradsync/comm/backends.h"
+#include "gradsync/comm/hosts/causes.h"
 #include "gradsync/comm/hosts/founding.h"
 #include "gradsync/comm/hosts/lane.h"
 #include "gradsync/comm/hosts/roll.h"
@@ -53,6 +54,7 @@ typedef struct hosts_comm {
     gs_comm_failure told;  // with it
     gs_comm_failure late;  // of the owner's last wait whose deadline passed
     gs_hosts_roll roll;
+    gs_hosts_causes causes;
     int num_lanes;
     gs_hosts_lane lanes[];
 } hosts_comm;
@@ -79,63 +81,6 @@ static void fail_comm(hosts_comm *hosts, gs_status status, const gs_comm_failure
     gs_futex_event_notify(&hosts->finished_event);
 }
 
-static const char *name_first(const hosts_comm *hosts, const gs_comm_failure *cause, char *name,
-                              size_t name_bytes) {
-    int lane = cause->lane >= 0 && cause->lane < hosts->num_lanes ? cause->lane : 0;
-    const gs_hosts_work *work = gs_hosts_lane_first(&hosts->lanes[lane]);
-    if (work)
-        gs_collective_name(name, name_bytes, gs_hosts_lane_finished(&hosts->lanes[lane]) + 1,
-                           &work->collective);
-    else
-        snprintf(name, name_bytes, "generation %u", hosts->party.generation);
-    return name;
-}
-
-static int list_accused(const hosts_comm *hosts, const gs_comm_failure *cause, int *ranks) {
-    int count = 0;
-    for (int i = 0; i < hosts->party.topology.world_size; i++)
-        if (gs_comm_failure_names(cause, i)) ranks[count++] = i;
-    return count;
-}
-
-// In numbers of the whole: lanes and sequences of a level are its own.
-static void relate_cause(const hosts_comm *hosts, const gs_hosts_level *level,
-                         gs_comm_failure *cause) {
-    if (level == &hosts->party.all) return;
-    if (level == &hosts->party.host) cause->lane /= 2;
-    bool is_lane = cause->lane >= 0 && cause->lane < hosts->num_lanes;
-    cause->sequence = is_lane ? gs_hosts_lane_finished(&hosts->lanes[cause->lane]) + 1 : 0;
-}
-
-static gs_status say_mismatch(const hosts_comm *hosts, const gs_hosts_level *level,
-                              const gs_comm_failure *cause) {
-    int culprit = -1, other = -1;
-    for (int i = level->world_size - 1; i >= 0; i--) {
-        if (gs_comm_failure_names(cause, level->ranks[i]))
-            culprit = level->ranks[i];
-        else
-            other = level->ranks[i];
-    }
-    int lane = cause->lane >= 0 && cause->lane < hosts->num_lanes ? cause->lane : 0;
-    return gs_hosts_roll_say_mismatch(&hosts->party, &hosts->lanes[lane], culprit, other);
-}
-
-static gs_status reword(const hosts_comm *hosts, const gs_hosts_level *level, gs_status status,
-                        const gs_comm_failure *cause) {
-    int accused[GS_HOSTS_MOST_RANKS], count = list_accused(hosts, cause, accused);
-    char name[64], text[128], members[128];
-    if (level == &hosts->party.all) return status;
-    name_first(hosts, cause, name, sizeof name);
-    gs_backends_list_ranks(text, sizeof text, accused, count);
-    if (cause->kind == GS_COMM_FAILURE_PEER_LOST && count)
-        return gs_error(GS_ABORTED, "%s: %s %s %s gone", name, count == 1 ? "rank" : "ranks", text,
-                        count == 1 ? "is" : "are");
-    if (cause->kind == GS_COMM_FAILURE_MISMATCH) return say_mismatch(hosts, level, cause);
-    // The level's own words count its ranks from 0.
-    gs_backends_list_ranks(members, sizeof members, level->ranks, level->world_size);
-    return gs_status_prefix(status, "among ranks %.40s, counted from 0", members);
-}
-
 static void note_end(hosts_comm *hosts, gs_hosts_level *level, gs_status status) {
     gs_comm_failure cause = {.kind = GS_COMM_FAILURE_DEVICE,
                              .reporter = hosts->party.rank,
@@ -151,8 +96,8 @@ static void note_end(hosts_comm *hosts, gs_hosts_level *level, gs_status status)
         if (!hosts->ended_ns) hosts->ended_ns = gs_now_ns(), hosts->ended = status;
         return;
     }
-    relate_cause(hosts, level, &cause);
-    fail_comm(hosts, reword(hosts, level, status, &cause), &cause);
+    status = gs_hosts_causes_relate(&hosts->causes, level, status, &cause);
+    fail_comm(hosts, status, &cause);
 }
 
 static void look_for_why(hosts_comm *hosts) {
@@ -322,52 +267,6 @@ static gs_status post_hosts(void *backend, int lane, uint64_t sequence,
     return has_failed(hosts) ? hosts->failure : gs_ok();
 }
 
-static gs_status say_late(const hosts_comm *hosts, const char *name, bool arrived, double seconds,
-                          const gs_comm_failure *late) {
-    int missing[GS_HOSTS_MOST_RANKS], count = list_accused(hosts, late, missing);
-    char text[128];
-    if (!count)
-        return gs_error(GS_DEADLINE_EXCEEDED, "%s: not finished within %.1f s", name, seconds);
-    gs_backends_list_ranks(text, sizeof text, missing, count);
-    return gs_error(GS_DEADLINE_EXCEEDED, "%s: %s %s did not %s within %.1f s", name,
-                    count == 1 ? "rank" : "ranks", text, arrived ? "finish" : "arrive", seconds);
-}
-
-// Under the lock. Who is silent is missing; if all are here, who keeps the level that it is at.
-static gs_status explain_deadline(hosts_comm *hosts, gs_hosts_lane *lane, int64_t waited_ns,
-                                  gs_comm_failure *late) {
-    const gs_hosts_work *work = gs_hosts_lane_first(lane);
-    uint64_t number = gs_hosts_lane_finished(lane) + 1, sequence = 0;
-    int inner = 0;
-    char name[64];
-    *late = (gs_comm_failure){.kind = GS_COMM_FAILURE_TIMEOUT,
-                              .reporter = hosts->party.rank,
-                              .lane = lane->number,
-                              .sequence = number,
-                              .bucket = -1};
-    gs_work_name(name, sizeof name, (gs_work){number, lane->number});
-    if (!work)
-        return gs_error(GS_DEADLINE_EXCEEDED, "%s: not begun within %.1f s", name,
-                        gs_seconds_of(waited_ns));
-    gs_collective_name(name, sizeof name, number, &work->collective);
-    late->step = work->collective.step;
-    late->bucket = work->collective.bucket;
-    gs_hosts_level *level = gs_hosts_lane_awaited(lane, &inner, &sequence);
-    if (work->is_composed &&
-        gs_hosts_roll_accuse_silent(&hosts->roll, &hosts->party, lane, waited_ns, late)) {
-        bool arrived = gs_hosts_roll_knows(&hosts->party, lane, late);
-        return say_late(hosts, name, arrived, gs_seconds_of(waited_ns), late);
-    }
-    if (level) {
-        gs_comm_failure inside;
-        (void)level->backend->wait(level->state, inner, sequence, (gs_deadline){0}).code;
-        gs_hosts_level_explain(level, &inside);
-        for (int i = 0; i < hosts->party.topology.world_size; i++)
-            if (gs_comm_failure_names(&inside, i)) gs_comm_failure_accuse(late, i);
-    }
-    return say_late(hosts, name, work->is_composed, gs_seconds_of(waited_ns), late);
-}
-
 static gs_status say_interrupted(hosts_comm *hosts, gs_hosts_lane *lane) {
     char name[64];
     gs_work_name(name, sizeof name, (gs_work){gs_hosts_lane_finished(lane) + 1, lane->number});
@@ -392,22 +291,6 @@ static gs_status end_wait(hosts_comm *hosts, gs_deadline deadline) {
     return gs_error(GS_DEADLINE_EXCEEDED, "still moves after: %s", hosts->failure.message);
 }
 
-// This rank's own thread has not come back for long: nobody else is to blame, and nothing is known of them.
-static gs_status say_held_up(const hosts_comm *hosts, const gs_hosts_lane *lane, int64_t waited_ns,
-                             gs_comm_failure *late) {
-    char name[64];
-    gs_work work = {gs_hosts_lane_finished(lane) + 1, lane->number};
-    gs_work_name(name, sizeof name, work);
-    *late = (gs_comm_failure){.kind = GS_COMM_FAILURE_TIMEOUT,
-                              .reporter = hosts->party.rank,
-                              .lane = lane->number,
-                              .sequence = work.sequence,
-                              .bucket = -1};
-    gs_comm_failure_accuse(late, hosts->party.rank);
-    return gs_error(GS_DEADLINE_EXCEEDED, "%s: rank %d, which waits for %.1f s, is held up in what its own thread moves", name,
-                    hosts->party.rank, gs_seconds_of(waited_ns));
-}
-
 static gs_status conclude_wait(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t sequence,
                                int64_t waited_ns, gs_deadline deadline) {
     gs_comm_failure late;
@@ -415,10 +298,10 @@ static gs_status conclude_wait(hosts_comm *hosts, gs_hosts_lane *lane, uint64_t 
     if (has_failed(hosts)) return end_wait(hosts, deadline);
     gs_status status;
     if (take_moving(hosts, gs_deadline_in_ns(WORD_NS))) {
-        status = explain_deadline(hosts, lane, waited_ns, &late);
+        status = gs_hosts_causes_say_late(&hosts->causes, lane, waited_ns, &late);
         pthread_mutex_unlock(&hosts->lock);
     } else {
-        status = say_held_up(hosts, lane, waited_ns, &late);
+        status = gs_hosts_causes_say_held_up(&hosts->causes, lane, waited_ns, &late);
     }
     if (gs_hosts_lane_finished(lane) >= sequence) return gs_ok();
     pthread_mutex_lock(&hosts->words_lock);
@@ -619,6 +502,8 @@ static gs_status create_hosts(void **out, const gs_comm_options *options, gs_sta
     hosts->party.rank = options->rank;
     hosts->party.generation = options->generation;
     hosts->num_lanes = options->num_lanes;
+    hosts->causes = (gs_hosts_causes){.party = &hosts->party, .roll = &hosts->roll, .lanes = hosts->lanes,
+                                      .num_lanes = options->num_lanes};
     hosts->device = options->device;
     hosts->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     pthread_mutex_init(&hosts->lock, NULL);
