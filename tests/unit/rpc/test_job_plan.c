@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,6 +196,126 @@ static void a_fixed_plan_is_the_same_wherever_ranks_are(void **state) {
     }
 }
 
+static gs_job_spec spec;  // as people write it
+
+static void decode(const char *text) {
+    gs_json *object;
+    gs_field_errors errors = {0};
+    assert_ok(gs_json_parse(&object, text, strlen(text)));
+    gs_status status = gs_job_spec_decode(&spec, object, &errors);
+    gs_json_release(object);
+    if (status.code) fail_msg("%s: %s %s", text, errors.items[0].pointer, errors.items[0].message);
+}
+
+static void expect_plan_of_halves(const size_t *order, size_t a, size_t b, size_t c) {
+    gs_param_spec params[60];
+    gs_bucket_plan plan;
+    gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
+    for (size_t i = 0; i < 60; i++)
+        params[i] = gs_param_spec_make(GS_FP32, 128 << 10, 0, "p%zu", i);
+    assert_ok(gs_plan_policy_apply(&plan, &policy, params, 60, order));
+    assert_int_equal(plan.num_buckets, 3);
+    assert_int_equal(plan.buckets[0].num_params, a);
+    assert_int_equal(plan.buckets[1].num_params, b);
+    assert_int_equal(plan.buckets[2].num_params, c);
+    gs_bucket_plan_release(&plan);
+}
+
+// What a job of parity gets for tensors of 512 KiB: one bucket of 1 MiB, the others of 25 MiB. It is
+// the first to be ready once the order is known; before, as in the original, the one of the first layers.
+static void a_parity_plan_has_a_small_bucket_of_1_mib(void **state) {
+    (void)state;
+    size_t backwards[60];
+    for (size_t i = 0; i < 60; i++) backwards[i] = 59 - i;
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{\"plan\":\"parity\"}}");
+    expect_plan_of_halves(NULL, 8, 50, 2);
+    expect_plan_of_halves(backwards, 2, 50, 8);
+}
+
+static void expect_plan(const char *reducer, int plan) {
+    char text[400];
+    snprintf(text, sizeof text, "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":%s}", reducer);
+    decode(text);
+    if (spec.reducer.plan != plan) fail_msg("%s: plan %d, not %d", reducer, spec.reducer.plan, plan);
+}
+
+// Who gives caps means them; so does who compresses whole buckets, or keeps parts of them.
+static void who_says_nothing_has_plans_made_for_him(void **state) {
+    (void)state;
+    expect_plan("{}", GS_PLAN_AUTO);
+    expect_plan("{\"wire_dtype\":\"bf16\"}", GS_PLAN_AUTO);
+    expect_plan("{\"hook\":{\"kind\":\"fp16\"}}", GS_PLAN_AUTO);
+    expect_plan("{\"max_buckets\":9}", GS_PLAN_AUTO);
+    expect_plan("{\"bucket_cap_bytes\":9000}", GS_PLAN_PARITY);
+    expect_plan("{\"first_bucket_bytes\":0}", GS_PLAN_PARITY);
+    expect_plan("{\"small_bucket\":\"last\"}", GS_PLAN_PARITY);
+    expect_plan("{\"hook\":{\"kind\":\"int8\"}}", GS_PLAN_PARITY);
+    expect_plan("{\"hook\":{\"kind\":\"topk\"}}", GS_PLAN_PARITY);
+    expect_plan("{\"sharding\":\"optimizer\"}", GS_PLAN_PARITY);
+    expect_plan("{\"plan\":\"auto\",\"bucket_cap_bytes\":9000}", GS_PLAN_AUTO);
+    expect_plan("{\"plan\":\"auto\",\"hook\":{\"kind\":\"int8\"}}", GS_PLAN_AUTO);
+    gs_json *stored;
+    const char *text = "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}";
+    assert_ok(gs_json_parse(&stored, text, strlen(text)));
+    gs_field_errors errors = {0};
+    assert_ok(gs_job_spec_decode_stored(&spec, stored, &errors));
+    assert_int_equal(spec.reducer.plan, GS_PLAN_PARITY);
+    gs_json_release(stored);
+}
+
+static void caps_alone_drop_the_small_first_bucket(void **state) {
+    (void)state;
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{\"plan\":\"parity\"}}");
+    gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
+    assert_true(policy.first_bytes == GS_FIRST_BUCKET_BYTES);
+    assert_int_equal(policy.num_caps, 1);
+    assert_true(policy.caps_bytes[0] == GS_BUCKET_CAP_BYTES);
+    assert_false(policy.one_host || policy.small_last || policy.max_buckets);
+
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},"
+              "\"reducer\":{\"bucket_cap_bytes\":5000}}");
+    policy = gs_job_spec_plan_policy(&spec);
+    assert_true(policy.first_bytes == 0);
+    assert_true(policy.caps_bytes[0] == 5000);
+
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{"
+              "\"first_bucket_bytes\":70,\"bucket_cap_bytes\":[5000,9000],\"small_bucket\":\"last\","
+              "\"max_buckets\":12}}");
+    policy = gs_job_spec_plan_policy(&spec);
+    assert_true(policy.first_bytes == 70);
+    assert_int_equal(policy.num_caps, 2);
+    assert_true(policy.caps_bytes[1] == 9000);
+    assert_true(policy.small_last);
+    assert_int_equal(policy.max_buckets, 12);
+
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},"
+              "\"reducer\":{\"plan\":\"auto\"}}");
+    assert_true(gs_job_spec_plan_policy(&spec).one_host);
+}
+
+// The limits of a plan for four parameters of 2 MiB with a cap of 4 MiB.
+static void expect_limits(const char *reducer, size_t num_buckets, uint64_t first_bytes) {
+    char text[256];
+    gs_param_spec params[4];
+    gs_bucket_plan plan;
+    snprintf(text, sizeof text,
+             "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{%s}}", reducer);
+    decode(text);
+    gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
+    for (size_t i = 0; i < 4; i++) params[i] = gs_param_spec_make(GS_FP32, 1 << 19, 0, "p%zu", i);
+    assert_ok(gs_plan_policy_apply(&plan, &policy, params, 4, (const size_t[]){3, 2, 1, 0}));
+    assert_int_equal(plan.num_buckets, num_buckets);
+    assert_int_equal(plan.buckets[0].limit_bytes, first_bytes);
+    for (size_t b = 1; b < num_buckets; b++) assert_int_equal(plan.buckets[b].limit_bytes, 4 << 20);
+    gs_bucket_plan_release(&plan);
+}
+
+static void a_plan_of_caps_alone_has_no_small_bucket(void **state) {
+    (void)state;
+    expect_limits("\"bucket_cap_bytes\":4194304", 2, 4 << 20);
+    expect_limits("\"bucket_cap_bytes\":4194304,\"first_bucket_bytes\":1048576", 3, 1 << 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_of_owners_has_a_bucket_for_the_small_ones_of_each),
@@ -204,6 +325,10 @@ int main(void) {
         cmocka_unit_test(overlap_deals_the_buckets_of_the_plan),
         cmocka_unit_test(the_plan_of_a_sharded_job_is_fixed),
         cmocka_unit_test(a_fixed_plan_is_the_same_wherever_ranks_are),
+        cmocka_unit_test(a_parity_plan_has_a_small_bucket_of_1_mib),
+        cmocka_unit_test(who_says_nothing_has_plans_made_for_him),
+        cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
+        cmocka_unit_test(a_plan_of_caps_alone_has_no_small_bucket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
