@@ -46,6 +46,26 @@ gs_status gs_launch_page_get_key(gs_launch_page *page, gs_key_file *key) {
     return gs_error(GS_UNAVAILABLE, turn ? "the key is being changed" : "this trainer has no key");
 }
 
+void gs_launch_page_put_cluster(gs_launch_page *page, const char *cluster) {
+    atomic_fetch_add(&page->cluster_turn, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    snprintf(page->cluster, sizeof page->cluster, "%s", cluster);
+    atomic_thread_fence(memory_order_seq_cst);
+    atomic_fetch_add(&page->cluster_turn, 1);
+}
+
+bool gs_launch_page_get_cluster(gs_launch_page *page, char *cluster, size_t cluster_bytes, unsigned *turn) {
+    unsigned seen = atomic_load(&page->cluster_turn);
+    if (seen == *turn || seen % 2) return false;
+    char copy[GS_CLUSTER_ID_LEN];
+    memcpy(copy, page->cluster, sizeof copy);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (seen != atomic_load(&page->cluster_turn)) return false;
+    snprintf(cluster, cluster_bytes, "%.*s", (int)sizeof copy - 1, copy);
+    *turn = seen;
+    return true;
+}
+
 void gs_launch_unmap(gs_launch_page *page) {
     if (page) munmap(page, PAGE_BYTES);
 }

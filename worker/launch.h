@@ -27,6 +27,8 @@ typedef enum gs_member_state {
 
 const char *gs_member_state_name(gs_member_state state);
 
+#define GS_CLUSTER_ID_LEN 24
+
 // Written by the trainer, read by its agent: the agent must name rank and generation when it reports an
 // exit, also one that came without a word, and when a coordinator asks that has never heard of this trainer.
 // The pulse goes the other way (worker/control/lead.h).
@@ -40,6 +42,9 @@ typedef struct gs_launch_page {
     // The worker's key for the control port, also one that takes another's place; odd while it is written, 0: there is none.
     atomic_uint key_turn;
     gs_key_file key;
+    // The cluster that has adopted this trainer since its start, which may never have come to answer it; turns as of the key.
+    atomic_uint cluster_turn;
+    char cluster[GS_CLUSTER_ID_LEN];
 } gs_launch_page;
 
 // A thread that has not had its turn for so long may have missed everything, others in its place among it. Not for shorter: a
@@ -71,6 +76,9 @@ void gs_launch_release(gs_launch *launch);
 // The agent's hand, and the trainer's. UNAVAILABLE: there is none, or it is being written.
 void gs_launch_page_put_key(gs_launch_page *page, const gs_key_file *key);
 GS_NODISCARD gs_status gs_launch_page_get_key(gs_launch_page *page, gs_key_file *key);
+void gs_launch_page_put_cluster(gs_launch_page *page, const char *cluster);
+// False: none since `turn`, which is then that of this one.
+bool gs_launch_page_get_cluster(gs_launch_page *page, char *cluster, size_t cluster_bytes, unsigned *turn);
 void gs_launch_unmap(gs_launch_page *page);
 
 // "j-…" → the 64-bit number behind it; false when it is no job id.

@@ -6,8 +6,11 @@
 
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/store/curve_file.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/strbuf.h"
+
+#define RETRY_NS GS_NS_PER_SEC
 
 typedef enum where {
     IN_MEMORY = 0,
@@ -19,6 +22,7 @@ typedef enum where {
 struct gs_curves {
     gs_strbuf pending;  // lines that are not on their way yet
     bool is_writing;    // one at a time, so that they keep their order
+    int64_t retry_ns;   // behind a write that failed; 0: the last one did not
     where are;
 };
 
@@ -93,8 +97,14 @@ static void appended(gs_write *base, gs_status status) {
     transfer *it = (transfer *)base;
     gs_job *job = NULL;
     gs_curves *curves = curves_of(it, &job);
-    if (curves) curves->is_writing = false;
-    if (status.code) gs_log_warn("curves not written", "job=%s reason=\"%s\"", job ? job->id_text : "", status.message);
+    // Said once: a disk that is full stays so for long, and each job has its curves.
+    if (status.code && (!curves || !curves->retry_ns))
+        gs_log_warn("curves not written", "job=%s reason=\"%s\"", job ? job->id_text : "", status.message);
+    if (!status.code && curves && curves->retry_ns) gs_log_info("curves written again", "job=%s", job->id_text);
+    if (curves) {
+        curves->is_writing = false;
+        curves->retry_ns = status.code ? gs_now_ns() + RETRY_NS : 0;
+    }
     if (status.code && curves) {
         gs_strbuf again = {0};
         gs_strbuf_add(&again, it->text, it->bytes);
@@ -161,8 +171,11 @@ static bool submit_read(gs_observer *observer, gs_job *job) {
     return true;
 }
 
+void gs_curves_part(gs_observer *observer, gs_job *job) { submit_lines(observer, job); }
+
 bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads) {
-    submit_lines(observer, job);
+    int64_t retry_ns = job->sight->curves->retry_ns;
+    if (!retry_ns || gs_now_ns() >= retry_ns) submit_lines(observer, job);
     where are = job->sight->curves->are;
     return reads && (are == ON_DISK || are == NOT_READ) && submit_read(observer, job);
 }

@@ -1,6 +1,7 @@
 // The curves of a job on their way to its file and back. Loop thread; the thread of logs does the waiting.
 //
-// Entries are written behind, together; what the disk refuses is tried again, GS_CURVES_MAX_PENDING bytes of it at most.
+// Entries are written behind, together; what the disk refuses is tried again each second, GS_CURVES_MAX_PENDING bytes of it at
+// most, and said once.
 // What an earlier life of the coordinator wrote is read behind readiness: of jobs that train one after the other, of
 // ended ones when somebody asks.
 #ifndef COORDINATOR_OBSERVE_CURVES_H
@@ -19,6 +20,8 @@ void gs_curves_destroy(gs_curves *curves);
 void gs_curves_note(gs_job *job, const gs_json *entry);
 // What waits is submitted. `reads`: what a former life wrote may be asked for now; true when it was.
 bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads);
+// The last of them, whether the disk took what came before or not.
+void gs_curves_part(gs_observer *observer, gs_job *job);
 // Until they have been read.
 bool gs_curves_are_missing(const gs_job *job);
 bool gs_curves_are_unreadable(const gs_job *job);  // they were asked for, and the disk has not given them

@@ -304,6 +304,6 @@ void gs_observer_part(gs_observer *observer) {
     for (size_t i = 0; i < observer->state->jobs.count; i++) {
         gs_job *job = observer->state->jobs.items[i];
         gs_job_log_tick(observer, job);
-        gs_curves_tick(observer, job, false);
+        gs_curves_part(observer, job);
     }
 }

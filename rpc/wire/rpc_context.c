@@ -17,6 +17,15 @@ gs_status gs_rpc_context_create(gs_rpc_context **out) {
         free(context);
         return gs_error_from_errno(errno, "rpc: ZeroMQ context");
     }
+    // ZeroMQ starts its threads with the first socket, and aborts the process where it cannot: better now than when a job has
+    // taken the memory that there is.
+    void *first = zmq_socket(context->zmq, ZMQ_PAIR);
+    if (!first) {
+        gs_status status = gs_error_from_errno(errno, "rpc: ZeroMQ threads");
+        gs_rpc_context_destroy(context);
+        return status;
+    }
+    zmq_close(first);
     *out = context;
     return gs_ok();
 }

@@ -414,6 +414,7 @@ static void adopt_rank(host_agent *agent, const gs_json *item) {
     gs_slot *slot = find_trainer(agent, item);
     if (!slot) return;
     snprintf(slot->cluster, sizeof slot->cluster, "%s", gs_json_string_or(item, "cluster", ""));
+    gs_launch_page_put_cluster(slot->page, slot->cluster);
     gs_log_info("trainer adopted", "job=%s slot=%d cluster=%s", slot->job, slot->index, slot->cluster);
 }
 

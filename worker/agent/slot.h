@@ -35,7 +35,7 @@ struct gs_slot {
     gs_rank_environment environment;    // of its trainer; owned
     pid_t pid;                // 0: free
     int pidfd;
-    char job[24], cluster[24];
+    char job[24], cluster[GS_CLUSTER_ID_LEN];
     gs_json *document;  // owned; that it was started with
     uint64_t incarnation;
     gs_launch_page *page;

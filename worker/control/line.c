@@ -46,6 +46,7 @@ struct gs_line {
     size_t num_params;
     // Control thread only.
     gs_seen_coordinator seen;
+    unsigned cluster_turn;  // of the page's word, which hello says
     bool told_unknown;
     gs_rpc_stream *stream;
     int64_t turned_ns;  // the thread's last turn
@@ -226,9 +227,17 @@ static void say_communicator(gs_line *line) {
     pthread_mutex_unlock(&line->lock);
 }
 
+// Its agent may hear first whose this trainer is now; to say another's name to the coordinator of before would be its end.
+static void say_cluster(gs_line *line) {
+    char cluster[GS_CLUSTER_ID_LEN];
+    if (gs_launch_page_get_cluster(line->page, cluster, sizeof cluster, &line->cluster_turn))
+        gs_json_set_string(line->hello, "cluster", cluster);
+}
+
 static void say_hello(gs_line *line) {
     if (line->stream || gs_now_ns() < line->next_hello_ns) return;
     say_communicator(line);
+    say_cluster(line);
     gs_seen_coordinator_say(&line->seen, line->hello);
     gs_json_set_int(line->hello, "applied_step", atomic_load(&line->control->progress.applied_step));
     gs_status status = gs_rpc_stream_open(&line->stream, line->client, GS_HELLO, line->hello);

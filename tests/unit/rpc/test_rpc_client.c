@@ -2,6 +2,7 @@
 #include "rpc/client/rpc_client.h"
 
 #include <dirent.h>
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
 static gs_json *numbered_request(int64_t number) {
@@ -437,9 +439,29 @@ static void request_above_its_limit_is_refused_here(void **state) {
     stop_fixture(&fixture);
 }
 
+static int count_threads(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));) count += entry->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+// Its owner may be about to use up the memory that their stacks need, and the library aborts the process then.
+static void threads_of_a_context_are_there_when_it_is(void **state) {
+    (void)state;
+    gs_rpc_context *context;
+    int before = count_threads();
+    assert_ok(gs_rpc_context_create(&context));
+    assert_int_equal(count_threads(), before + 2);
+    gs_rpc_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest repeats[] = {cmocka_unit_test(repeated_request_runs_once)};
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_of_a_context_are_there_when_it_is),
         cmocka_unit_test(call_returns_the_reply),
         cmocka_unit_test(inproc_client_may_open_before_the_server),
         cmocka_unit_test(error_carries_code_message_and_details),

@@ -68,6 +68,24 @@ static void both_sides_see_the_page(void **state) {
     gs_launch_unmap(page);
 }
 
+static void a_cluster_is_told_once_to_who_asks(void **state) {
+    (void)state;
+    gs_launch_page page = {0};
+    char cluster[GS_CLUSTER_ID_LEN] = "unset";
+    unsigned turn = 0;
+    assert_false(gs_launch_page_get_cluster(&page, cluster, sizeof cluster, &turn));
+    assert_string_equal(cluster, "unset");
+    gs_launch_page_put_cluster(&page, "c-00000000000000aa");
+    assert_true(gs_launch_page_get_cluster(&page, cluster, sizeof cluster, &turn));
+    assert_string_equal(cluster, "c-00000000000000aa");
+    assert_false(gs_launch_page_get_cluster(&page, cluster, sizeof cluster, &turn));
+    gs_launch_page_put_cluster(&page, "c-00000000000000bb");
+    assert_true(gs_launch_page_get_cluster(&page, cluster, sizeof cluster, &turn));
+    assert_string_equal(cluster, "c-00000000000000bb");
+    atomic_fetch_add(&page.cluster_turn, 1);  // being written
+    assert_false(gs_launch_page_get_cluster(&page, cluster, sizeof cluster, &turn));
+}
+
 static void a_bad_specification_names_its_field(void **state) {
     (void)state;
     char text[sizeof document_text + 16];
@@ -105,6 +123,7 @@ int main(void) {
         cmocka_unit_test(what_the_agent_writes_the_trainer_reads),
         cmocka_unit_test(states_have_their_words),
         cmocka_unit_test(both_sides_see_the_page),
+        cmocka_unit_test(a_cluster_is_told_once_to_who_asks),
         cmocka_unit_test(a_bad_specification_names_its_field),
         cmocka_unit_test(what_is_no_document_is_refused),
         cmocka_unit_test(job_ids_are_numbers),

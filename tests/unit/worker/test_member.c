@@ -25,14 +25,16 @@ typedef struct coordinator {
     gs_thread *thread;
     atomic_int says;  // to a Bye, a gs_code
     atomic_bool answers;
-    atomic_int num_byes;
+    atomic_int num_byes, num_hellos;
+    char cluster[24];  // of the last hello; read when the thread has stopped
     double orphan_seconds;  // that it tells; 0: as one of before, nothing
 } coordinator;
 
 static void hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
-    const coordinator *it = ctx;
+    coordinator *it = ctx;
     (void)peer;
-    (void)request;
+    snprintf(it->cluster, sizeof it->cluster, "%s", gs_json_string_or(request, "cluster", ""));
+    atomic_fetch_add(&it->num_hellos, 1);
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "welcome");
     if (it->orphan_seconds > 0) gs_json_set_double(item, "orphan_seconds", it->orphan_seconds);
@@ -77,6 +79,7 @@ static void open_coordinator(fixture *f, coordinator *it, uint32_t epoch) {
 }
 
 static void close_coordinator(coordinator *it) {
+    if (!it->thread) return;
     gs_thread_stop(it->thread);
     gs_rpc_server_close(it->server);
     it->thread = NULL;
@@ -181,12 +184,27 @@ static void the_page_says_how_far_it_is(void **state) {
     assert_int_equal(atomic_load(&f->page.state), GS_MEMBER_CONNECTED);
 }
 
+// Its agent was told that another cluster has it now, and the coordinator that took it was gone before it had answered. The one of
+// before would end it for good as one of its own that it has given up.
+static void who_was_adopted_behind_its_back_says_by_whom(void **state) {
+    fixture *f = *state;
+    gs_launch_page_put_cluster(&f->page, "c-0000000000000002");
+    close_coordinator(&f->first);
+    assert_string_equal(f->first.cluster, "");
+    open_coordinator(f, &f->second, 1);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (!atomic_load(&f->second.num_hellos) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    close_coordinator(&f->second);
+    assert_string_equal(f->second.cluster, "c-0000000000000002");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_last_word_waits_for_the_limit_that_was_told, set_up_with_limit, tear_down),
         cmocka_unit_test_setup_teardown(an_answer_is_the_end_of_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_page_says_how_far_it_is, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_was_adopted_behind_its_back_says_by_whom, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
