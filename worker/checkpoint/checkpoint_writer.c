@@ -172,7 +172,13 @@ static gs_status begin(gs_checkpoint_writer *writer, gs_status taken, const gs_s
         gs_status status = gs_save_team_bring(&brought, team, taken.code ? NULL : snapshot, deadline);
         if (!taken.code) taken = status;
     }
-    if (taken.code || (by_team && team->is_apart)) return taken;
+    if (taken.code) return taken;
+    if (by_team && team->is_apart) {  // its end is the saver's to tell; whoever waits here waits for no save of before
+        pthread_mutex_lock(&writer->lock);
+        writer->last = gs_ok();
+        pthread_mutex_unlock(&writer->lock);
+        return taken;
+    }
     writer->brought = brought;
     start(writer, snapshot, request);
     return gs_ok();

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "core/failpoint.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "gradsync/comm/coalesce.h"
 
@@ -29,6 +31,7 @@ typedef struct bringing {
     const offer *offers;  // by rank
     range *ranges;
     uint8_t *piece;
+    bool *refused;  // by rank: the saver has no memory for what it would bring
 } bringing;
 
 static gs_status gather(void *all, const void *mine, size_t num_words, const gs_save_team *team, gs_deadline deadline) {
@@ -115,10 +118,12 @@ static bool is_alike(const offer *a, const offer *b) {
            a->is_part == b->is_part;
 }
 
-static gs_status broadcast(const bringing *it, void *data, size_t bytes) {
+static gs_status broadcast_from(int rank, const bringing *it, void *data, size_t bytes) {
     const gs_tensor_view view = {data, bytes, GS_U8};
-    return gs_coalesced_broadcast(it->team->comm, &view, 1, it->from, 0, gs_deadline_in_seconds(it->team->timeout_seconds));
+    return gs_coalesced_broadcast(it->team->comm, &view, 1, rank, 0, gs_deadline_in_seconds(it->team->timeout_seconds));
 }
+
+static gs_status broadcast(const bringing *it, void *data, size_t bytes) { return broadcast_from(it->from, it, data, bytes); }
 
 // Bytes that come may be anything: nothing is made room for, or written, that is not of a tensor here.
 static gs_status check_ranges(const bringing *it, const gs_state_snapshot *own) {
@@ -139,6 +144,7 @@ static gs_status check_ranges(const bringing *it, const gs_state_snapshot *own) 
 static gs_status make_room(gs_state_snapshot *out, const bringing *it) {
     const gs_state_snapshot *own = it->mine;
     size_t count = num_all(own);
+    GS_FAILPOINT("save_team.room");
     *out = *own;
     out->bytes = 0;
     out->shares = (gs_share_range){.first = it->from, .count = own->shares.count ? 1 : 0, .world_size = own->shares.world_size};
@@ -213,15 +219,27 @@ static gs_status bring_ranges(const bringing *it) {
     return broadcast(it, it->ranges, (size_t)count * sizeof *it->ranges);
 }
 
+// A save that fails stops no training: what there is no memory for is left out, and all know it before it travels.
+static gs_status agree_on_room(gs_state_snapshot *out, const bringing *it) {
+    uint8_t has_room = 1;
+    if (out) {
+        gs_status status = make_room(out, it);
+        has_room = !status.code;
+        if (status.code) gs_log_warn("part not brought", "rank=%d reason=\"%s\"", it->from, status.message);
+    }
+    GS_TRY(broadcast_from(it->team->saver, it, &has_room, sizeof has_room));
+    it->refused[it->from] = !has_room;
+    return gs_ok();
+}
+
 static gs_status bring_part(gs_state_snapshot *out, const bringing *it) {
     GS_TRY(bring_ranges(it));
-    gs_status status = gs_ok();
     if (out) {
-        status = check_ranges(it, it->mine);
-        if (!status.code) status = make_room(out, it);
+        gs_status status = check_ranges(it, it->mine);
         if (status.code) return let_go(it->team, status);
     }
-    return bring_stream(it, out ? out->memory : NULL);
+    GS_TRY(agree_on_room(out, it));
+    return it->refused[it->from] ? gs_ok() : bring_stream(it, out ? out->memory : NULL);
 }
 
 static gs_status make_list(gs_brought_parts *brought, int count) {
@@ -240,11 +258,17 @@ static gs_status bring_all(gs_brought_parts *brought, bringing *it) {
         gs_state_snapshot *out = is_saver ? &brought->snapshots[brought->count] : NULL;
         if (is_saver) brought->ranks[brought->count++] = from;
         GS_TRY(bring_part(out, it));
+        if (is_saver && it->refused[from]) gs_state_snapshot_release(&brought->snapshots[--brought->count]);
     }
     return gs_ok();
 }
 
-static gs_status find_refusal(const gs_save_team *team, const offer *offers) {
+static gs_status find_refusal(const bringing *it) {
+    const gs_save_team *team = it->team;
+    const offer *offers = it->offers;
+    if (it->refused[gs_comm_rank(team->comm)])
+        return gs_error(GS_RESOURCE_EXHAUSTED, "rank %d, which would write this part, has no memory for its %lld bytes", team->saver,
+                        (long long)offers[gs_comm_rank(team->comm)].bytes);
     if (!team->is_apart || is_alike(&offers[gs_comm_rank(team->comm)], &offers[team->saver])) return gs_ok();
     if (!offers[team->saver].is_ready) return gs_error(GS_UNAVAILABLE, "rank %d, which would write this part, has nothing to save", team->saver);
     return gs_error(GS_UNAVAILABLE, "this rank's part of step %lld is none of what rank %d saves", (long long)offers[gs_comm_rank(team->comm)].step,
@@ -262,11 +286,12 @@ static gs_status bring(gs_brought_parts *brought, bringing *it, offer *offers, g
         if (offers[rank].num_tensors + offers[rank].num_own > count) count = offers[rank].num_tensors + offers[rank].num_own;
     it->ranges = calloc((size_t)count, sizeof *it->ranges);
     it->piece = malloc(PIECE_BYTES);
-    gs_status status = it->ranges && it->piece ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory");
+    it->refused = calloc((size_t)gs_comm_world_size(team->comm), sizeof *it->refused);
+    gs_status status = it->ranges && it->piece && it->refused ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory");
     if (!status.code && it->mine && gs_comm_rank(team->comm) == team->saver) status = make_list(brought, team->num_apart);
     if (status.code) return let_go(team, status);
     GS_TRY(bring_all(brought, it));
-    return find_refusal(team, offers);
+    return find_refusal(it);
 }
 
 gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, gs_deadline ready) {
@@ -277,6 +302,7 @@ gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team
     gs_status status = bring(brought, &it, offers, ready);
     free(it.ranges);
     free(it.piece);
+    free(it.refused);
     free(offers);
     if (status.code) gs_brought_parts_release(brought);
     return status;

@@ -36,7 +36,8 @@ void gs_save_team_release(gs_save_team *team);
 // Collective, where num_apart is not 0: what each rank that is apart would have written comes to the saver, in pieces of a few MiB, and is
 // compared with its digest. `mine` is this rank's own snapshot; NULL: it could not be taken, and then what hangs on it is left out.
 // On the saver what came is in `brought` (its former content is given up); it is good until `mine` is. On a rank that is apart OK says
-// that the saver has it. UNAVAILABLE: the saver has no snapshot. DATA_LOSS: something else came than was sent.
+// that the saver has it. UNAVAILABLE: the saver has no snapshot. RESOURCE_EXHAUSTED: it has no memory for this rank's part, which is left
+// out; all others' come. DATA_LOSS: something else came than was sent.
 //   ready  until then ranks may come to it, if that is later than a collective's timeout: one that saves for others may have the
 //          last save to write first
 GS_NODISCARD gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, gs_deadline ready);
