@@ -127,7 +127,7 @@ typedef struct gs_member {
     gs_param_list listed;  // what has come of it
 
     int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
-    int64_t told_step_ns;  // when it last said which step it has applied, the same one or another
+    int64_t told_step, told_step_ns;  // which step it last said that it has applied, the same one or another; and when
     gs_cadence told;      // how often it was told to be heard; heartbeat_ns: how often it does, as far as we know
     bool takes_cadence;   // it hears of another one than its welcome said
     uint64_t plan_digest, next_plan_digest;  // folded; as its last heartbeat said

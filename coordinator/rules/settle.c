@@ -13,7 +13,8 @@ int64_t gs_settle_decide(gs_settle_member *members, size_t num_members, int64_t 
     }
     if (newest < 0) return -1;
 
-    int64_t target = reported_step > newest ? reported_step : newest;
+    // Who survived has entered no commit but the next one: of a step further than that nobody can be, whatever somebody has told.
+    int64_t target = reported_step == newest + 1 ? reported_step : newest;
     // Nobody applied the step in flight, but all hold it: it is not lost either.
     if (level && target == newest && all_complete) target = newest + 1;
 

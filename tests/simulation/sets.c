@@ -270,7 +270,10 @@ void sets_answer_settle(sim_world *world, const sim_trainer *trainer, const gs_e
     settled->is_again = effect->job->run && effect->job->run->was_settling;
     int64_t step = trainer->applied_step + (effect->reply.apply && trainer->is_complete);
     if (step > settled->reached) settled->reached = step;
-    if (step < settled->least) settled->least = step;
+    // Who is evicted is ended, and no survivor.
+    const gs_member *member = gs_state_member(coordinator_state(world), trainer->peer.incarnation);
+    bool is_evicted = member && member->kill_sent && !effect->reply.save;
+    if (!is_evicted && step < settled->least) settled->least = step;
     if (!effect->reply.save) return;
     settled->savers++;
     settled->saver_step = step;

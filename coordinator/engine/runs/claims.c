@@ -26,9 +26,14 @@ bool gs_claim_is_possible(gs_engine *engine, gs_member *member, int64_t applied_
     return false;
 }
 
-// The one who tells of the furthest step, and how far the others are; NULL: nobody is alone there.
+// The one who tells of the furthest step, and how far the others are; NULL: nobody is alone there. Who trains alone is compared with
+// what it says now.
 static gs_member *find_first(gs_run *run, int64_t *others) {
     gs_member *first = &run->members[0];
+    if (run->num_members == 1) {
+        *others = first->told_step;
+        return first->told_step_ns && first->applied_step > *others + 1 ? first : NULL;
+    }
     for (int i = 1; i < run->num_members; i++)
         if (run->members[i].applied_step > first->applied_step) first = &run->members[i];
     *others = 0;
@@ -39,7 +44,7 @@ static gs_member *find_first(gs_run *run, int64_t *others) {
     return first->applied_step > *others + 1 ? first : NULL;
 }
 
-// Whether nobody else is away: who is, may have come further than it could tell.
+// Whether nobody is away but him: who is, may have come further than it could tell.
 static bool are_here(const gs_engine *engine, const gs_run *run, const gs_member *but) {
     for (int i = 0; i < run->num_members; i++) {
         const gs_member *member = &run->members[i];
@@ -63,15 +68,16 @@ static bool have_told_since(const gs_run *run, const gs_member *but, int64_t sin
 void gs_claims_check(gs_engine *engine, gs_run *run) {
     gs_claim *claim = &run->claim;
     int64_t others, now_ns = engine->state.now_ns;
-    gs_member *first = run->num_members > 1 ? find_first(run, &others) : NULL;
+    gs_member *first = find_first(run, &others);
+    const gs_member *but = run->num_members > 1 ? first : NULL;  // whose own word says nothing
     bool stands = first && claim->step && gs_member_index(first) == claim->member && others + 1 < claim->step;
     if (!stands) {
         *claim = (gs_claim){0};
         if (first) *claim = (gs_claim){.member = gs_member_index(first), .step = first->applied_step, .since_ns = now_ns};
         return;
     }
-    if (!are_here(engine, run, first)) claim->since_ns = now_ns;
-    if (!have_told_since(run, first, claim->since_ns + engine->state.timing.dead_ns)) return;
+    if (!are_here(engine, run, but)) claim->since_ns = now_ns;
+    if (!have_told_since(run, but, claim->since_ns + engine->state.timing.dead_ns)) return;
     gs_job *job = run->job;
     int64_t told = first->applied_step;
     first->applied_step = run->step = others;

@@ -1,5 +1,6 @@
 // Steps that one rank tells of and the others do not come to. All ranks of a generation enter the commit of a step together, so
-// none is ahead of the others by more than one: what is further is no step, and whoever tells it is not believed again.
+// none is ahead of the others by more than one: what is further is no step, and whoever tells it is not believed again. Nor is who
+// trains alone and goes on from a step that is behind what it told.
 #ifndef COORDINATOR_ENGINE_RUNS_CLAIMS_H
 #define COORDINATOR_ENGINE_RUNS_CLAIMS_H
 

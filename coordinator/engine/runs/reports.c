@@ -9,13 +9,18 @@
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 
+static void note_told(const gs_engine *engine, gs_member *member, int64_t applied_step) {
+    member->told_step = applied_step;
+    member->told_step_ns = engine->state.now_ns;
+}
+
 // Bound to the generation that lives, and further than anybody has said. Before go a trainer tells the step that it
 // was started from.
 static void note_step(gs_engine *engine, gs_member *member, int64_t generation, int64_t applied_step) {
     const gs_run *run = member->job->run;
     if (run->phase < GS_RUN_TRAINING || generation != (int64_t)run->generation) return;
     if (!gs_claim_is_possible(engine, member, applied_step)) return;
-    member->told_step_ns = engine->state.now_ns;
+    note_told(engine, member, applied_step);
     if (applied_step > run->step) gs_member_progressed(engine, member, applied_step);
     else if (applied_step > member->applied_step) member->applied_step = applied_step;
 }
@@ -52,7 +57,7 @@ void gs_on_step(gs_engine *engine, gs_member *member, gs_engine_event *event) {
         return;
     }
     if (!gs_claim_is_possible(engine, member, event->step.applied_step)) return;
-    member->told_step_ns = engine->state.now_ns;
+    note_told(engine, member, event->step.applied_step);
     if (event->step.step_seconds > run->longest_step_seconds) run->longest_step_seconds = event->step.step_seconds;
     gs_member_progressed(engine, member, event->step.applied_step);
 }

@@ -148,6 +148,14 @@ static bool asks(const gs_member *member) {
     return member->stage == GS_MEMBER_SETTLING && member->settle.call;
 }
 
+// Somebody asks who is not evicted.
+static bool is_any_believed(const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        if (asks(&run->members[i]) && !run->members[i].kill_sent) return true;
+    }
+    return false;
+}
+
 // Answers who asks; true when one of them is to save.
 static bool answer_settles(gs_engine *engine, gs_run *run, const gs_settle_member *decided) {
     bool saves = false;
@@ -166,9 +174,11 @@ static bool answer_settles(gs_engine *engine, gs_run *run, const gs_settle_membe
 
 void gs_run_settle_now(gs_engine *engine, gs_run *run) {
     gs_settle_member *members = gs_model_alloc((size_t)run->num_members, sizeof *members);
+    bool is_any = is_any_believed(run);
     for (int i = 0; i < run->num_members; i++) {
         const gs_member *member = &run->members[i];
-        members[i].survived = asks(member);
+        // Who is evicted may be so for what it said: it keeps nothing from the others.
+        members[i].survived = asks(member) && (!is_any || !member->kill_sent);
         members[i].applied_step = member->applied_step;
         members[i].complete = member->complete && !run->suspicious;
     }

@@ -14,10 +14,12 @@
 #define MAX_WORK 512
 #define WALL_MS INT64_C(1700000000000)
 
-static const char spec_text[] =
-    "{\"name\":\"play\",\"world\":{\"min\":2,\"max\":2},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[4,3,2]}},"
-    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":1000},"
-    "\"reducer\":{\"plan\":\"parity\"}}";
+#define SPEC_OF(ranks) \
+    "{\"name\":\"play\",\"world\":{\"min\":" ranks ",\"max\":" ranks "},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[4,3,2]}}," \
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":1000}," \
+    "\"reducer\":{\"plan\":\"parity\"}}"
+
+static const char spec_text[] = SPEC_OF("2"), alone_text[] = SPEC_OF("1");
 
 // What the disk was asked, until it answers.
 typedef struct disk_work {
@@ -126,9 +128,11 @@ static void perform(gs_play *play, const gs_effect *effect) {
         play->answered = true;
         play->answer = effect->kind == GS_DO_END ? effect->ending : effect->reply.status;
         play->settlement_saves = effect->kind == GS_DO_REPLY && effect->reply.save;
+        play->settlement_applies = effect->kind == GS_DO_REPLY && effect->reply.apply;
         break;
     case GS_DO_TELL_AGENT: take_order(play, effect); break;
     case GS_DO_TELL_MEMBER:
+        play->num_goes += effect->member_message.order == GS_TELL_GO;
         play->num_plans += effect->member_message.plan != NULL;
         play->num_empty_plans += effect->member_message.plan && !effect->member_message.plan->buckets;
         break;
@@ -382,18 +386,21 @@ gs_job *gs_play_submit(gs_play *play, const char *spec) {
     return jobs->items[jobs->count - 1];
 }
 
-void gs_play_open(gs_play *play) {
+static void open_with(gs_play *play, const char *spec) {
     *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS, .disk = calloc(1, sizeof *play->disk)};
     if (!play->disk) abort();
     open_engine(play);
     hear_kind(play, GS_ON_START);
     gs_play_find_worker(play);
-    const gs_job *job = gs_play_submit(play, spec_text);
+    const gs_job *job = gs_play_submit(play, spec);
     play->job = job->id;
     snprintf(play->job_text, sizeof play->job_text, "%s", job->id_text);
     hear_kind(play, GS_ON_TURN);
     if (!gs_play_run(play)) abort();
 }
+
+void gs_play_open(gs_play *play) { open_with(play, spec_text); }
+void gs_play_open_alone(gs_play *play) { open_with(play, alone_text); }
 
 void gs_play_train(gs_play *play) {
     gs_play_say_all(play, GS_ON_HELLO);

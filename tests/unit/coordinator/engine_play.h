@@ -27,7 +27,7 @@ typedef struct gs_play {
     // Of the last event from outside: how its call was answered.
     bool answered;
     gs_status answer;
-    bool settlement_saves;
+    bool settlement_saves, settlement_applies;
     // The disk: what it says, whether it keeps what it is asked for later, and how many rows of jobs it got.
     gs_code disk_says, verify_says;  // of rows; of what it reads whole
     gs_code list_says;               // of what lies there, of the first job
@@ -38,6 +38,7 @@ typedef struct gs_play {
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;
     int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges, num_sweeps;
+    int num_goes;  // that ranks were told
     int num_removals;  // of checkpoints' files
     int num_adopt_orders, num_stop_orders;  // that agents were given
     bool worker_is_welcome;  // an agent was told so
@@ -61,6 +62,7 @@ typedef struct gs_play {
 
 // A job that waits for nothing but its trainers' Hello.
 void gs_play_open(gs_play *play);
+void gs_play_open_alone(gs_play *play);  // the same of one rank, which is rank 0
 // The way from there to the first step of all ranks.
 void gs_play_train(gs_play *play);
 // For cmocka: *state becomes a gs_play whose job trains, and is closed again.

@@ -108,6 +108,83 @@ static void a_step_that_the_others_do_not_come_to_is_not_believed(void **state) 
     gs_play_close(&play);
 }
 
+static void settle_at(gs_play *play, int rank, int64_t step, bool complete) {
+    gs_engine_event event = gs_play_message(play, rank, GS_ON_SETTLE);
+    event.settle = (gs_settle_question){.applied_step = step, .complete = complete};
+    gs_play_hear(play, &event);
+}
+
+// The others hold the step in flight, and who is not believed does not say so: they keep it.
+static void who_is_evicted_keeps_no_step_from_the_others(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    int64_t step = gs_play_run(&play)->step;
+    tell_step(&play, OTHER, TARGET + 1);
+    settle_at(&play, OTHER, step, true);
+    settle_at(&play, HONEST, step, true);
+    assert_true(play.answered && !play.answer.code);
+    assert_true(play.settlement_applies && play.settlement_saves);
+    gs_play_close(&play);
+}
+
+// There are no others that it could keep anything from.
+static void who_is_evicted_and_left_alone_saves_what_it_has(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    int64_t step = gs_play_run(&play)->step;
+    tell_step(&play, OTHER, TARGET + 1);
+    gs_play_say(&play, HONEST, GS_ON_EXITED);
+    settle_at(&play, OTHER, step, true);
+    assert_true(play.answered && !play.answer.code);
+    assert_true(play.settlement_saves && !play.settlement_applies);
+    gs_play_close(&play);
+}
+
+static void train_alone(gs_play *play) {
+    const gs_engine_event_kind road[] = {GS_ON_HELLO, GS_ON_PARAMS, GS_ON_READY, GS_ON_COMM_UP, GS_ON_STEP};
+    gs_play_open_alone(play);
+    for (size_t i = 0; i < sizeof road / sizeof road[0]; i++) gs_play_say(play, 0, road[i]);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+// Nobody else is there to tell of its steps: it does, and they are behind what it told.
+static void who_trains_alone_is_judged_by_what_it_says_itself(void **state) {
+    (void)state;
+    gs_play play;
+    train_alone(&play);
+    int64_t step = gs_play_run(&play)->step, told_ns = play.now_ns;
+    tell_step(&play, 0, 500);
+    while (gs_play_run(&play)->phase == GS_RUN_TRAINING && play.now_ns - told_ns < 4 * gs_timing_default.dead_ns) {
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        if (gs_play_run(&play)->phase == GS_RUN_TRAINING) tell_step(&play, 0, ++step);
+    }
+    assert_in_range(play.now_ns - told_ns, gs_timing_default.dead_ns, 2 * gs_timing_default.dead_ns);
+    const gs_run *run = gs_play_run(&play);
+    assert_string_equal(run->cause.reason, "StateMismatch");
+    assert_int_equal(run->step, step);
+    assert_int_equal(run->job->step, step);
+    assert_true(play.ranks[0].ordered_to_die);
+    gs_play_close(&play);
+}
+
+// What was put together before comes behind it; and what it does not tell is no word against it.
+static void who_trains_alone_may_say_what_is_a_step_old(void **state) {
+    (void)state;
+    gs_play play;
+    train_alone(&play);
+    int64_t step = gs_play_run(&play)->step;
+    for (int i = 0; i < 100; i++) {
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        tell_step(&play, 0, ++step);
+        beat(&play, 0, step - 1);
+    }
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(&play)->step, step);
+    gs_play_close(&play);
+}
+
 // It stands still, and says so: its heartbeats are words of its step as well.
 static void a_step_is_not_believed_against_one_that_stands(void **state) {
     (void)state;
@@ -175,6 +252,10 @@ int main(void) {
         cmocka_unit_test(a_step_beyond_the_target_is_nobodys),
         cmocka_unit_test(who_is_disbelieved_stays_so_whatever_it_is_called),
         cmocka_unit_test(a_step_that_the_others_do_not_come_to_is_not_believed),
+        cmocka_unit_test(who_is_evicted_keeps_no_step_from_the_others),
+        cmocka_unit_test(who_is_evicted_and_left_alone_saves_what_it_has),
+        cmocka_unit_test(who_trains_alone_is_judged_by_what_it_says_itself),
+        cmocka_unit_test(who_trains_alone_may_say_what_is_a_step_old),
         cmocka_unit_test(a_step_is_not_believed_against_one_that_stands),
         cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),
         cmocka_unit_test(ranks_in_step_that_are_seldom_heard_do_not_lie),

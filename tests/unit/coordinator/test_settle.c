@@ -27,6 +27,17 @@ static void a_step_that_a_dead_rank_reported_is_not_lost(void **state) {
     assert_true(members[0].save);
 }
 
+// None of the survivors could have entered its commit, whatever somebody has told.
+static void a_step_that_nobody_can_have_come_to_counts_for_nothing(void **state) {
+    (void)state;
+    gs_settle_member members[] = {{.survived = true, .applied_step = 10, .complete = true},
+                                  {.survived = true, .applied_step = 10, .complete = true},
+                                  {.survived = false, .applied_step = 90}};
+    assert_int_equal(gs_settle_decide(members, 3, 90, 0), 11);
+    assert_true(members[0].apply && members[1].apply);
+    assert_true(members[0].save && !members[1].save);
+}
+
 static void a_step_that_all_hold_is_applied_by_all(void **state) {
     (void)state;
     gs_settle_member members[] = {{.survived = true, .applied_step = 10, .complete = true},
@@ -65,6 +76,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_laggard_applies_its_complete_copy),
         cmocka_unit_test(a_step_that_a_dead_rank_reported_is_not_lost),
+        cmocka_unit_test(a_step_that_nobody_can_have_come_to_counts_for_nothing),
         cmocka_unit_test(a_step_that_all_hold_is_applied_by_all),
         cmocka_unit_test(a_step_that_one_does_not_hold_is_redone),
         cmocka_unit_test(one_saves_and_only_what_is_new),
