@@ -50,10 +50,13 @@ void gs_run_drain(gs_engine *engine, gs_run *run, bool save, double grace_second
 }
 
 void gs_run_kill(gs_engine *engine, gs_run *run, double grace_seconds) {
+    const gs_status over = gs_error(GS_ABORTED, "the generation is over");
     for (int i = 0; i < run->num_members; i++) {
         gs_order_stop_rank(engine, &run->members[i], grace_seconds <= 0, grace_seconds);
+        // Whose worker is out of reach lives on, and waits for no survivors any more.
+        gs_reply_error(engine, gs_kept_take(engine, &run->members[i].settle), over);
     }
-    gs_run_drop_exchanges(engine, run, gs_error(GS_ABORTED, "the generation is over"));
+    gs_run_drop_exchanges(engine, run, over);
     gs_run_enter(engine, run, GS_RUN_ENDING, engine->state.timing.leave_ns);
 }
 

@@ -357,6 +357,22 @@ static void a_move_that_no_table_has_ends_nothing(void **state) {
 #endif
 }
 
+// It lives on where its worker is out of reach, and the order to end it with that.
+static void who_asks_to_settle_is_answered_when_its_run_is_ended(void **state) {
+    gs_play *play = *state;
+    gs_play_lose_worker(play);
+    gs_play_say(play, 1, GS_ON_SETTLE);
+    gs_call asked = play->last_call;
+    gs_status answer;
+    assert_false(gs_play_is_answered(play, asked, &answer));
+    gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    stop.stop = (gs_stop_request){.job = play->job_text, .now = true, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    gs_play_hear(play, &stop);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_ENDING);
+    assert_true(gs_play_is_answered(play, asked, &answer));
+    assert_int_equal(answer.code, GS_ABORTED);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 // Its rows could not be written since it was queued, and its ranks may be on a worker that is not back yet.
@@ -422,6 +438,7 @@ int main(void) {
         TEST(a_checkpoint_that_is_replaced_stays_good_until_that_is_written),
         TEST(a_job_that_is_not_recorded_yet_cannot_be_stopped),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
+        TEST(who_asks_to_settle_is_answered_when_its_run_is_ended),
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
         cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
         cmocka_unit_test(a_job_that_never_ran_as_far_as_rows_say_waits_for_its_ranks),
