@@ -406,6 +406,8 @@ void gs_on_exchange(gs_engine *engine, gs_member *member, gs_engine_event *event
 void gs_on_comm_up(gs_engine *engine, gs_member *member, gs_engine_event *event) {
     gs_reply_ok(engine, event->from.call);
     gs_run *run = member->job->run;
+    // Of a set that was adopted while it formed: it was told to go before it could.
+    if (run->phase == GS_RUN_TRAINING || run->phase == GS_RUN_RELOADING) gs_tell_go(engine, member);
     if (run->phase != GS_RUN_CONNECTING) return;
     if (member->stage == GS_MEMBER_READY) gs_member_enter(engine, member, GS_MEMBER_UP);
     if (member->rank == 0) keep_backend(run, event->comm_up.backend, event->comm_up.reason);

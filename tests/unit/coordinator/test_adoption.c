@@ -342,6 +342,30 @@ static void who_is_told_to_go_and_never_begins_is_judged(void **state) {
     assert_in_range(play->now_ns - begin_ns, gs_timing_default.connect_ns, gs_timing_default.connect_ns + GS_NS_PER_SEC);
 }
 
+static void say_it_is_up(gs_play *play, int rank) {
+    gs_engine_event event = {.kind = GS_ON_COMM_UP};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(), .generation = 5};
+    event.comm_up.backend = "play";
+    gs_play_hear(play, &event);
+}
+
+// Its worker, of an older release, did not say that it was not in its communicator: it was told to go before it could.
+static void who_comes_into_its_communicator_later_is_told_to_go_again(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, elsewhere, elsewhere);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    for (int rank = 0; rank < NUM_RANKS; rank++) {
+        assert_int_equal(say_hello(play, rank, elsewhere), GS_OK);
+        assert_int_equal(play->num_goes, rank + 1);
+    }
+    assert_int_equal(lost_job(play)->run->phase, GS_RUN_TRAINING);
+    for (int rank = 0; rank < NUM_RANKS; rank++) {
+        say_it_is_up(play, rank);
+        assert_int_equal(play->num_goes, NUM_RANKS + rank + 1);
+    }
+}
+
 static void a_coordinator_that_goes_down_adopts_nobody(void **state) {
     gs_play *play = *state;
     find_their_worker(play, elsewhere, elsewhere);
@@ -367,6 +391,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_communicator_that_comes_up_meanwhile_is_adopted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(of_ranks_without_a_generation_the_numbers_before_count, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_is_told_to_go_and_never_begins_is_judged, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_comes_into_its_communicator_later_is_told_to_go_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
