@@ -27,6 +27,7 @@ struct gs_adoption {
     gs_kept_call held;
     int64_t asked_ns, deadline_ns;  // behind it what has been described must do
     char cluster[GS_CLUSTER_NAME_LEN];  // whose they are; "": nobody but this one has been named
+    char written_as[GS_CLUSTER_NAME_LEN];  // who had started those of the newest generation; "": not told
     char spec_digest[GS_DIGEST_TEXT_LEN];
     gs_job_spec *spec;      // owned; NULL: nobody has described it yet
     described_rank *ranks;  // owned
@@ -192,6 +193,7 @@ static gs_job *make_job(gs_engine *engine, gs_adoption *adoption) {
     job->waiting_since_ns = job->aged_ns = engine->state.now_ns;
     job->generation = newest_generation(adoption);
     snprintf(job->adopted_from, sizeof job->adopted_from, "%s", adoption->cluster);
+    if (strcmp(adoption->written_as, adoption->cluster) != 0) snprintf(job->written_as, sizeof job->written_as, "%s", adoption->written_as);
     for (size_t i = 0; i < adoption->num_ranks; i++) {
         if (adoption->ranks[i].running.step > job->step) job->step = adoption->ranks[i].running.step;
     }
@@ -372,6 +374,8 @@ static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_ag
     }
     if (is_foreign(engine, &described->running))
         snprintf(adoption->cluster, sizeof adoption->cluster, "%s", described->running.cluster);
+    bool is_newest = described->running.generation >= newest_generation(adoption);
+    if (is_newest) snprintf(adoption->written_as, sizeof adoption->written_as, "%s", described->writes_as ? described->writes_as : "");
     if (described->last_generation > adoption->last_generation) adoption->last_generation = described->last_generation;
     described_rank *rank = find_rank(adoption, described->running.incarnation);
     if (!rank) {

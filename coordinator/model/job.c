@@ -72,7 +72,9 @@ bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *c
 }
 
 const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_t generation) {
-    return *job->adopted_from && generation < job->least_generation ? job->adopted_from : ours->id;
+    if (generation >= job->least_generation) return ours->id;
+    if (*job->written_as) return job->written_as;
+    return *job->adopted_from ? job->adopted_from : ours->id;
 }
 
 gs_job_savers gs_job_savers_of(const gs_job *job) {

@@ -74,6 +74,7 @@ typedef struct gs_job {
     char stop_reason[48];
 
     char adopted_from[GS_CLUSTER_NAME_LEN];  // the cluster whose trainers were adopted with it; "": none
+    char written_as[GS_CLUSTER_NAME_LEN];    // the one that had started them, where that was another; "": it was not
     int64_t adopted_step;       // that they had come to
     uint32_t least_generation;  // of those that it is given here, where it was adopted: no earlier one can be mixed up with them; 0: any
 

@@ -163,7 +163,8 @@ void gs_decode_described(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_DESCRIBED;
     gs_described_trainer *described = &event->described;
     *described = (gs_described_trainer){.device = gs_json_string_or(request, "device", "cpu"),
-                                        .checkpoints_dir = gs_json_string_or(request, "checkpoints_dir", "")};
+                                        .checkpoints_dir = gs_json_string_or(request, "checkpoints_dir", ""),
+                                        .writes_as = gs_json_string_or(request, "writes_as", "")};
     int64_t last_generation = gs_json_int_or(request, "last_generation", 0);
     if (last_generation > 0 && last_generation <= UINT32_MAX) described->last_generation = (uint32_t)last_generation;
     gs_status status = read_trainer(&described->running, request);

@@ -83,6 +83,7 @@ static void describe(sim_world *world, sim_agent *agent, const sim_trainer *trai
     gs_engine_event event = peer_event(&agent->peer, GS_ON_DESCRIBED, -1);
     event.described = (gs_described_trainer){.running = running_of(world, trainer, slot), .launch_token = trainer->launch_token,
                                              .last_generation = trainer->last_generation,
+                                             .writes_as = world->is_of_before ? "" : trainer->launch_cluster,
                                              .device = "cpu", .checkpoints_dir = "", .spec = malloc(sizeof *wish->spec)};
     *event.described.spec = *wish->spec;
     snprintf(event.described.spec_digest, sizeof event.described.spec_digest, "%s", wish->fingerprint);

@@ -266,6 +266,7 @@ gs_json *gs_slot_describe_fully(const gs_slot *slot) {
         const gs_json *member = gs_json_get(slot->document, *name);
         if (member) gs_json_set(out, *name, gs_json_copy(member));
     }
+    gs_json_set_string(out, "writes_as", gs_json_string_or(slot->document, "cluster", ""));
     return out;
 }
 

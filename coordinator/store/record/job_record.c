@@ -69,6 +69,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     gs_json_set_string(record, "stop_outcome", gs_job_state_name(job->stop_outcome));
     gs_json_set_string(record, "stop_reason", job->stop_reason);
     if (job->adopted_from[0]) gs_json_set_string(record, "adopted_from", job->adopted_from);
+    if (job->written_as[0]) gs_json_set_string(record, "written_as", job->written_as);
     if (job->adopted_step) gs_json_set_int(record, "adopted_step", job->adopted_step);
     if (job->least_generation) gs_json_set_int(record, "least_generation", job->least_generation);
     gs_json_set_int(record, "generation", job->generation);
@@ -230,6 +231,7 @@ static gs_status fill_job(gs_job *job, const gs_json *record) {
     read_text(job->message, sizeof job->message, record, "message");
     read_text(job->stop_reason, sizeof job->stop_reason, record, "stop_reason");
     read_text(job->adopted_from, sizeof job->adopted_from, record, "adopted_from");
+    read_text(job->written_as, sizeof job->written_as, record, "written_as");
     read_text(job->order_reason, sizeof job->order_reason, record, "order_reason");
     read_numbers(job, record);
     read_plan(&job->plan, record);

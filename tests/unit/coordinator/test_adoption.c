@@ -56,15 +56,20 @@ static gs_call ask(gs_play *play) {
     return event.from.call;
 }
 
-static void describe_fully(gs_play *play, const gs_running_trainer *there, uint32_t last_generation) {
+static void describe_of(gs_play *play, const gs_running_trainer *there, uint32_t last_generation, const char *writes_as) {
     gs_engine_event event = {.kind = GS_ON_DESCRIBED, .from = {.incarnation = AGENT, .generation = -1}};
     gs_job_spec *spec = malloc(sizeof *spec);
     assert_non_null(spec);
     *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
     snprintf(spec->name, sizeof spec->name, "lost");
     event.described = (gs_described_trainer){.running = *there, .launch_token = 7, .last_generation = last_generation,
-                                             .device = "cpu", .checkpoints_dir = "", .spec = spec, .spec_digest = "s"};
+                                             .device = "cpu", .checkpoints_dir = "", .writes_as = writes_as,
+                                             .spec = spec, .spec_digest = "s"};
     gs_play_hear(play, &event);
+}
+
+static void describe_fully(gs_play *play, const gs_running_trainer *there, uint32_t last_generation) {
+    describe_of(play, there, last_generation, "");
 }
 
 static void describe_as(gs_play *play, int rank, const char *cluster, gs_membership membership) {
@@ -342,6 +347,30 @@ static void who_is_told_to_go_and_never_begins_is_judged(void **state) {
     assert_in_range(play->now_ns - begin_ns, gs_timing_default.connect_ns, gs_timing_default.connect_ns + GS_NS_PER_SEC);
 }
 
+// Whoever has adopted them since, their fence has the name of who had started them: so are they looked for where their checkpoints lie.
+static void who_is_adopted_again_is_looked_for_by_the_first_name(void **state) {
+    gs_play *play = *state;
+    static const struct {
+        const char *from, *started_by, *looked_for_as;
+    } cases[] = {{elsewhere, "", elsewhere}, {elsewhere, elsewhere, elsewhere}, {elsewhere, "c-first", "c-first"}, {elsewhere, here, here}, {here, "", here}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (i) {
+            gs_play_close(play);
+            gs_play_open(play);
+        }
+        find_their_worker(play, cases[i].from, cases[i].from);
+        gs_call call = ask(play);
+        for (int rank = 0; rank < NUM_RANKS; rank++) {
+            gs_running_trainer there = running(rank, cases[i].from);
+            describe_of(play, &there, 0, cases[i].started_by);
+        }
+        expect_answer(play, call, GS_OK);
+        const gs_job *job = lost_job(play);
+        assert_string_equal(gs_job_cluster_of(job, &state_of(play)->cluster, 5), cases[i].looked_for_as);
+        assert_string_equal(gs_job_cluster_of(job, &state_of(play)->cluster, job->least_generation), here);
+    }
+}
+
 static void say_it_is_up(gs_play *play, int rank) {
     gs_engine_event event = {.kind = GS_ON_COMM_UP};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(), .generation = 5};
@@ -391,6 +420,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_communicator_that_comes_up_meanwhile_is_adopted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(of_ranks_without_a_generation_the_numbers_before_count, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_is_told_to_go_and_never_begins_is_judged, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_is_adopted_again_is_looked_for_by_the_first_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_comes_into_its_communicator_later_is_told_to_go_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
     };

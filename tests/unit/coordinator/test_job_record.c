@@ -54,7 +54,7 @@ static void what_is_written_is_read(void **state) {
                            ",\"age_ms\":60000,\"restart_times_ms\":[1795400001000,1795400030000],"
                            "\"plan_revision\":3,\"plan\":{\"hash\":\"xxh3:1\",\"reason\":\"ready_order\","
                            "\"since_step\":12,\"buckets\":[{},{}]},\"ready_order\":[2,0,1],"
-                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"adopted_step\":40,\"begun_step\":44,\"left_generation\":9,\"left_step\":30,\"gone\":[\"step-60-a\"],\"least_generation\":1000003",
+                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"adopted_step\":40,\"begun_step\":44,\"left_generation\":9,\"left_step\":30,\"gone\":[\"step-60-a\"],\"written_as\":\"c-first\",\"least_generation\":1000003",
                            ",\"step\":38,\"draining\":true,\"saving\":true");
     assert_int_equal(job->plan.revision, 3);
     assert_int_equal(job->plan.num_buckets, 2);
@@ -80,6 +80,7 @@ static void what_is_written_is_read(void **state) {
     gs_checkpoints_load(&copy->checkpoints, "step-30-b", &(gs_checkpoint){.step = 30, .state = GS_CHECKPOINT_GOOD});
     assert_int_equal(gs_checkpoints_newest_step(&copy->checkpoints), 30);
     assert_int_equal(copy->checkpoints.count, 2);
+    assert_string_equal(copy->written_as, "c-first");
     assert_int_equal(copy->least_generation, 1000003);
     free(first);
     free(second);
