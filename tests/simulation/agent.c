@@ -74,7 +74,10 @@ static void connected(sim_world *world, sim_peer *peer) {
     tell_exits(world, of(peer));
 }
 
-static void lost(sim_world *world, sim_peer *peer) { world_tell(world, "%s has lost its coordinator", of(peer)->name); }
+static void lost(sim_world *world, sim_peer *peer) {
+    of(peer)->is_welcome = false;
+    world_tell(world, "%s has lost its coordinator", of(peer)->name);
+}
 
 // With what it takes to be its coordinator.
 static void describe(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int slot) {
@@ -94,6 +97,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
     sim_agent *agent = of(peer);
     if (item->agent_order == GS_TELL_AGENT_WELCOME) {  // behind the orders to kill
         agent->stood_ns = 0;
+        agent->is_welcome = true;
         peer_see(peer, item);
         return;
     }
@@ -112,6 +116,7 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
     sim_agent *agent = of(peer);
     if (answer->request == peer->stream_request) {  // refused, or replaced
         peer->stream_request = 0;
+        agent->is_welcome = false;
         return;
     }
     (void)world;
@@ -149,7 +154,7 @@ static void look(sim_world *world, sim_agent *agent) {
 // does not see that either, and is not heard, takes no step.
 static void look_out(sim_world *world, sim_agent *agent) {
     if (agent->is_dead || !peer_moves(world, &agent->peer)) return;
-    if (peer_hears(world, &agent->peer)) agent->heard_ns = world->now_ns;
+    if (agent->is_welcome && peer_hears(world, &agent->peer)) agent->heard_ns = world->now_ns;
     bool is_alone = world->now_ns - agent->heard_ns >= ALONE_NS;
     if (is_alone && world->now_ns >= agent->disk_back_ns) look(world, agent);
     int64_t known_ns = !agent->holds && agent->heard_ns > agent->seen_ns ? agent->heard_ns : agent->seen_ns;
@@ -164,6 +169,7 @@ static void wake_up(sim_world *world, sim_agent *agent) {
     if (agent->is_dead || !peer_moves(world, &agent->peer)) return;
     if (world->now_ns - agent->turned_ns >= GS_LIFE_UNSEEN_NS) {
         agent->stood_ns = agent->heard_ns = world->now_ns;
+        agent->is_welcome = false;
         if (peer_hears(world, &agent->peer)) say_hello(world, &agent->peer);
     }
     agent->turned_ns = world->now_ns;
@@ -198,7 +204,7 @@ static void beat(sim_world *world, uint64_t index, void *what) {
 static void begin_life(sim_world *world, sim_agent *agent) {
     agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = agent->line,
                              .incarnation = dice_roll(&world->dice) | 1};
-    agent->is_dead = agent->is_leaving = agent->holds = false;
+    agent->is_dead = agent->is_leaving = agent->holds = agent->is_welcome = false;
     agent->heard_ns = agent->turned_ns = agent->pulse_ns = world->now_ns;
     agent->stood_ns = 0;
     peer_create(world, &agent->peer);

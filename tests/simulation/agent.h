@@ -22,6 +22,7 @@ struct sim_agent {
     sim_trainer *slots[MAX_SLOTS];  // NULL: free
     sim_exit *exits;
     bool is_dead, is_leaving, is_lost;
+    bool is_welcome;       // to a coordinator that it is connected to: one that stands still takes connections, and welcomes nobody
     int64_t heard_ns;      // of its coordinator, last
     int64_t seen_ns;       // that the directories of its trainers are not closed to them, last
     int64_t disk_back_ns;  // until then its host does not see them
