@@ -532,6 +532,15 @@ static void boot(sim_world *world, uint64_t id, void *what) {
     beat(world, id, NULL);
 }
 
+// The order was on its way when its coordinator lost that worker, and the rank was given up since: it belongs to no set, and ends when
+// either says hello.
+static bool is_given_up(const sim_world *world, const sim_trainer *trainer) {
+    const gs_state *state = coordinator_state(world);
+    const gs_agent *agent = state ? gs_agent_table_find(&state->agents, trainer->agent->name) : NULL;
+    const gs_member *member = state ? gs_state_member(state, trainer->peer.incarnation) : NULL;
+    return state && !(agent && gs_agent_is_connected(agent)) && !(member && member->stage != GS_MEMBER_EXITED);
+}
+
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item) {
     sim_trainer *trainer = calloc(1, sizeof *trainer);
     trainer->peer = (sim_peer){.kind = CALLER_TRAINER, .incarnation = item->incarnation, .job = item->job, .ops = &ops,
@@ -554,7 +563,7 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->next = world->trainers;
     world->trainers = trainer;
     world_tell(world, "%s starts trainer %d from step %lld", agent->name, trainer->number, (long long)trainer->applied_step);
-    promises_check_resume(world, item->job, trainer->applied_step);
+    if (!is_given_up(world, trainer)) promises_check_resume(world, item->job, trainer->applied_step);
     peer_create(world, &trainer->peer);
     world_after(world, dice_delay_ns(&world->dice, BOOT_NS), boot, trainer->peer.id, NULL);
     return trainer;
