@@ -224,6 +224,7 @@ static void deliver(sim_world *world, uint64_t id, void *what) {
         release_message(what);
         return;
     }
+    peer->spoke_ns = world->now_ns;
     coordinator_hear(world, &sent->caller, sent->request, sent->is_stream, &sent->event);
     free(sent);
 }

@@ -31,6 +31,7 @@ struct sim_peer {
     int64_t suspended_until_ns;
     uint64_t connection, life;  // 0: none; of the coordinator that it leads to
     int64_t connected_ns, lost_ns, next_item_ns, next_message_ns;
+    int64_t spoke_ns;  // when the coordinator got a word of it, last
     int64_t items_held_ns, messages_held_ns;  // what is on its way waits until then
     uint64_t old_connection;                  // that the coordinator still reads from; 0: none
     int64_t old_until_ns;
