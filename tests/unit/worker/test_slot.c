@@ -259,6 +259,21 @@ static void a_trainer_has_its_secret_and_nobody_else_sees_it(void **state) {
     gs_temp_dir_remove(dir);
 }
 
+// Whoever has it now, its ranks write where their checkpoints lie in the name of who started it.
+static void a_trainer_is_described_by_both_clusters(void **state) {
+    fixture *f = *state;
+    gs_json *document = document_of("talk", "");
+    gs_json_set_string(document, "cluster", "c-first");
+    assert_ok(gs_slot_start(&f->slot, document, NULL));
+    snprintf(f->slot.cluster, sizeof f->slot.cluster, "c-adopts");
+    gs_json *described = gs_slot_describe_fully(&f->slot);
+    assert_string_equal(gs_json_string_or(described, "cluster", ""), "c-adopts");
+    assert_string_equal(gs_json_string_or(described, "writes_as", ""), "c-first");
+    gs_json_release(described);
+    run_slot(f, false);
+    gs_json_release(document);
+}
+
 static void without_its_secret_nothing_is_started(void **state) {
     fixture *f = *state;
     gs_json *document = document_of("tell", SECRET);
@@ -293,6 +308,7 @@ int main(int argc, char **argv) {
         TEST(who_stood_still_for_too_long_ends_by_a_signal),
         TEST(a_trainer_has_its_secret_and_nobody_else_sees_it),
         TEST(without_its_secret_nothing_is_started),
+        TEST(a_trainer_is_described_by_both_clusters),
         TEST(a_slot_can_be_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
