@@ -6,6 +6,17 @@
 
 #include "coordinator/model/memory.h"
 
+static const char *const failure_names[GS_NUM_SAVE_FAILURES] = {"io", "space", "deadline", "residuals", "fenced", "digest"};
+
+const char *gs_save_failure_name(gs_save_failure failure) { return failure_names[failure]; }
+
+gs_save_failure gs_save_failure_of(const char *name) {
+    for (int i = 0; i < GS_NUM_SAVE_FAILURES; i++) {
+        if (!strcmp(failure_names[i], name)) return (gs_save_failure)i;
+    }
+    return GS_SAVE_IO;
+}
+
 void gs_checkpoint_report_release(gs_checkpoint_report *report) {
     free(report->files);
     *report = (gs_checkpoint_report){0};

@@ -19,6 +19,20 @@ typedef enum gs_checkpoint_state {
     GS_NUM_CHECKPOINT_STATES
 } gs_checkpoint_state;
 
+// Why one was not made, or is none any more.
+typedef enum gs_save_failure {
+    GS_SAVE_IO = 0,     // and every word that is not known here
+    GS_SAVE_SPACE,
+    GS_SAVE_DEADLINE,
+    GS_SAVE_RESIDUALS,  // what ranks that are gone carried of their own could not be read any more
+    GS_SAVE_FENCED,     // another set of ranks has begun there
+    GS_SAVE_DIGEST,     // it was made, and is damaged or gone
+    GS_NUM_SAVE_FAILURES
+} gs_save_failure;
+
+const char *gs_save_failure_name(gs_save_failure failure);  // "space"
+gs_save_failure gs_save_failure_of(const char *name);       // as a rank says it
+
 typedef struct gs_checkpoint_file {
     char name[GS_CHECKPOINT_NAME_LEN];
     int64_t bytes;  // −1: not told

@@ -55,13 +55,14 @@ static gs_metric *series_of(gs_observer *observer, const gs_metric_family *famil
     return gs_metrics_series(observer->metrics, family, (const char *[]){a, b, c});
 }
 
-static void count_failed_save(gs_save_facts *saves, const char *cause) {
-    uint64_t *failures = !strcmp(cause, "space")       ? &saves->failures_space
-                         : !strcmp(cause, "deadline")  ? &saves->failures_deadline
-                         : !strcmp(cause, "residuals") ? &saves->failures_residuals
-                         : !strcmp(cause, "digest")    ? &saves->failures_digest
-                                                       : &saves->failures_io;
-    ++*failures;
+static void count_failed_save(gs_save_facts *saves, gs_save_failure cause) {
+    switch (cause) {
+    case GS_SAVE_SPACE: saves->failures_space++; break;
+    case GS_SAVE_DEADLINE: saves->failures_deadline++; break;
+    case GS_SAVE_RESIDUALS: saves->failures_residuals++; break;
+    case GS_SAVE_DIGEST: saves->failures_digest++; break;
+    default: saves->failures_io++; break;
+    }
 }
 
 static void note_limit(gs_observer *observer, const char *name) {
@@ -95,7 +96,7 @@ void gs_counters_see(gs_observer *observer, const gs_effect *effect) {
         gs_metric_add(series_of(observer, &gradsync_jobs_forgotten_total, count->label, NULL, NULL), count->seconds);
         break;
     case GS_COUNT_LIMIT: note_limit(observer, count->label); break;
-    case GS_COUNT_SAVE_FAILED: count_failed_save(&job->sight->saves, count->label); break;
+    case GS_COUNT_SAVE_FAILED: count_failed_save(&job->sight->saves, count->failure); break;
     }
 }
 

@@ -215,7 +215,7 @@ void gs_decode_checkpointed(gs_engine_event *event, const gs_json *request) {
         .settling = !strcmp(gs_json_string_or(request, "reason", ""), "settled"),
     };
     if (save->failed) {
-        save->cause = gs_json_string_or(request, "cause", "io");
+        save->cause = gs_save_failure_of(gs_json_string_or(request, "cause", ""));
         save->error = gs_json_string_or(request, "error", "");
     }
     const gs_json *files = gs_json_get(request, "files");

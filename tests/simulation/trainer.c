@@ -139,7 +139,7 @@ static void tell_saved(sim_world *world, sim_trainer *trainer) {
     event.checkpointed.found = (gs_checkpoint_report){.step = step, .bytes = 1000, .world_size = 1};
     if (trainer->saves[trainer->num_told].failed) {
         event.checkpointed.failed = true;
-        event.checkpointed.cause = "space";
+        event.checkpointed.cause = GS_SAVE_SPACE;
         event.checkpointed.error = "no space left on device";
     }
     snprintf(event.checkpointed.found.state_digest, GS_DIGEST_TEXT_LEN, "s%lld", (long long)step);

@@ -27,16 +27,18 @@ static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const
     return effect;
 }
 
-static void count_failure(gs_engine *engine, gs_job *job, const char *cause) {
-    gs_mind_count(engine, job, GS_COUNT_SAVE_FAILED, cause, NULL, 0);
+static void count_failure(gs_engine *engine, gs_job *job, gs_save_failure cause) {
+    gs_effect *effect = gs_mind_do(engine, GS_DO_COUNT);
+    effect->job = job;
+    effect->count = (gs_count){.kind = GS_COUNT_SAVE_FAILED, .failure = cause};
 }
 
-void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, const char *cause, const char *error,
+void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, gs_save_failure cause, const char *error,
                           bool settling) {
     count_failure(engine, job, cause);
-    bool lost = settling && !strcmp(cause, "residuals");
+    bool lost = settling && cause == GS_SAVE_RESIDUALS;
     gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, lost ? "ResidualsLost" : "CheckpointFailed",
-                "step %lld could not be saved (%s): %s; %s", (long long)step, cause, error,
+                "step %lld could not be saved (%s): %s; %s", (long long)step, gs_save_failure_name(cause), error,
                 settling ? "the job goes back to its newest checkpoint" : "training goes on");
 }
 
@@ -224,7 +226,7 @@ static void begin_absence(gs_engine *engine, gs_job *job, const char *why) {
     snprintf(checkpoints->away_reason, sizeof checkpoints->away_reason, "%s", why);
     if (checkpoints->away_since_ns) return;
     checkpoints->away_since_ns = engine->state.now_ns;
-    count_failure(engine, job, "io");
+    count_failure(engine, job, GS_SAVE_IO);
     gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointsUnavailable",
                 "the disk of its checkpoints does not answer: %s; no start goes on from an older one for that", why);
 }
@@ -313,15 +315,15 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
         gs_note_add(engine, job, apart, GS_SEVERITY_WARNING, "CheckpointElsewhere",
                     "checkpoint of step %lld is not seen here: worker %s has a checkpoint directory of its own", (long long)item->step,
                     apart->worker);
-        count_failure(engine, job, "io");
+        count_failure(engine, job, GS_SAVE_IO);
     } else if (tells_of_damage(done->status) || job->checkpoints.num_finds == MOST_FINDS) {
         gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "CheckpointDamaged",
                     "checkpoint of step %lld does not verify: %s", (long long)item->step, done->status.message);
-        count_failure(engine, job, "digest");
+        count_failure(engine, job, GS_SAVE_DIGEST);
     } else {
         gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
                     "checkpoint of step %lld cannot be read yet: %s", (long long)item->step, done->status.message);
-        count_failure(engine, job, "io");
+        count_failure(engine, job, GS_SAVE_IO);
         gs_checkpoints_find_again(engine, job);
     }
     gs_checkpoints_forget(&job->checkpoints, done->directory);
@@ -343,7 +345,7 @@ static void record_later(gs_engine *engine, gs_job *job, gs_checkpoint *item, gs
     if (!item->record_pause_ns) {
         gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
                     "checkpoint of step %lld is not recorded yet: %s", (long long)item->step, status.message);
-        count_failure(engine, job, "io");
+        count_failure(engine, job, GS_SAVE_IO);
     }
     item->record_pause_ns = item->record_pause_ns ? 2 * item->record_pause_ns : FIRST_PAUSE_NS;
     if (item->record_pause_ns > LONGEST_PAUSE_NS) item->record_pause_ns = LONGEST_PAUSE_NS;
@@ -454,7 +456,7 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
     for (size_t i = 0; i < done->num_names; i++) {
         gs_checkpoint *item = gs_checkpoints_find(&job->checkpoints, done->names[i]);
         if (!item || item->state == GS_CHECKPOINT_VERIFYING || item->state == GS_CHECKPOINT_DELETING) continue;
-        count_failure(engine, job, "digest");
+        count_failure(engine, job, GS_SAVE_DIGEST);
         item->is_gone = true;
         delete_checkpoint(engine, job, item);
         gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "RestoredOlderCheckpoint",

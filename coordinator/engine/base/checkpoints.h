@@ -8,7 +8,7 @@
 // One that is on the disk as `report` says (its files are taken). One that is known already is left alone.
 void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report);
 // A save that failed. `settling`: of survivors, so the next run begins with an older checkpoint.
-void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, const char *cause, const char *error,
+void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, gs_save_failure cause, const char *error,
                           bool settling);
 // Before a start: asks for those that are no longer on the disk, because a worker that found one damaged has
 // renamed it or somebody has deleted it. False: the answer is awaited.

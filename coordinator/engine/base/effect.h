@@ -138,7 +138,7 @@ typedef enum gs_count_kind {
     GS_COUNT_FAULT,           // label: kind; second: verdict
     GS_COUNT_RESCALE,         // label: direction
     GS_COUNT_RECOVERY,        // seconds
-    GS_COUNT_SAVE_FAILED,     // label: cause
+    GS_COUNT_SAVE_FAILED,     // failure
     GS_COUNT_FORGOTTEN,       // label: why; seconds: how many jobs
     GS_COUNT_LIMIT,           // label: what reached its bound
 } gs_count_kind;
@@ -147,6 +147,7 @@ typedef struct gs_count {
     gs_count_kind kind;
     const char *label, *second;
     double seconds;  // or a number
+    gs_save_failure failure;
 } gs_count;
 
 typedef struct gs_effect {

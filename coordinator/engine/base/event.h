@@ -177,7 +177,7 @@ typedef struct gs_save_report {
     int64_t part, num_parts;
     bool failed;
     bool settling;      // survivors save before they end
-    const char *cause;  // "io", "space", "deadline", "residuals"; NULL: not failed
+    gs_save_failure cause;  // where it failed
     const char *error;
     gs_checkpoint_report found;  // taken; step and seconds also where it failed
 } gs_save_report;

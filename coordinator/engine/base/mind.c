@@ -108,7 +108,7 @@ void gs_mind_count(gs_engine *engine, const gs_job *job, gs_count_kind kind, con
     const char *kept = label ? gs_mind_text(engine, "%s", label) : NULL;
     gs_effect *effect = gs_mind_do(engine, GS_DO_COUNT);
     effect->job = (gs_job *)(uintptr_t)job;
-    effect->count = (gs_count){kind, kept, second, seconds};
+    effect->count = (gs_count){.kind = kind, .label = kept, .second = second, .seconds = seconds};
 }
 
 void gs_kept_set(gs_engine *engine, gs_kept_call *kept, gs_call call, gs_call_use use, void *keeper) {

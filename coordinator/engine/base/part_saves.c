@@ -33,7 +33,7 @@ static void discard_save(gs_engine *engine, gs_job *job, const char *directory) 
 static void fail_save(gs_engine *engine, gs_job *job, gs_part_save *save, const char *why) {
     if (save->failed) return;
     save->failed = true;
-    gs_checkpoint_failed(engine, job, save->step, "io", why, false);
+    gs_checkpoint_failed(engine, job, save->step, GS_SAVE_IO, why, false);
 }
 
 // At those whose parts were all there when something was in the way.
