@@ -71,14 +71,13 @@ grep -q "OldDatabase.*agent runs generation $second of job $job .*, and this dat
 kill -0 "$worker_pid" $ranks || fail "a worker or trainer has ended"
 same "$(grep -c 'trainer started' "$run/logs/agent.log")" 4 "trainers that were started"
 
-claim "behind it the right one has its job, and no step of it is lost"
+claim "behind it the right one has its job as it was: the same ranks in the same generation, and no restart for the copy"
 before=$(newest_saved)
 begin_well right "$run/data"
 trains_on() { job_is "$job" running && step_at_least "$job" $((before + 20)); }
 wait_for 60 "its job" trains_on
-same "$(job_field "$job" .lost_steps)" 0 "lost steps"
-second=$(job_field "$job" .generation)
-ranks=$(sorted_pids)
+same "$(job_field "$job" '"\(.generation) \(.restarts) \(.lost_steps)"')" "$second 1 0" "generation, restarts and lost steps"
+same "$(sorted_pids)" "$ranks" "its ranks"
 
 claim "where all of the later generation are gone, a copy finds their fence, says so, and goes on above it from what they have saved"
 kill -9 "$worker_pid"

@@ -29,6 +29,8 @@ static gs_status say_ahead(const gs_engine *engine, const gs_agent_hello *hello,
                     hello->worker, running->generation, job, engine->state.cluster.id, first_unknown(engine) - 1);
 }
 
+static gs_status say_going_down(void) { return gs_error(GS_UNAVAILABLE, "the coordinator is going down: its database is an old copy"); }
+
 static gs_status end_with(gs_engine *engine, gs_status status) {
     gs_cluster *cluster = &engine->state.cluster;
     if (!cluster->is_old_copy)
@@ -49,15 +51,25 @@ gs_status gs_old_copy_ask_worker(gs_engine *engine, const gs_seen_life *seen, co
     const gs_cluster *cluster = &engine->state.cluster;
     if (gs_cluster_is_older(cluster, seen)) return end(engine, worker, seen->epoch);
     // Who has not seen a later life itself would be told what to end.
-    if (cluster->is_old_copy) return gs_error(GS_UNAVAILABLE, "the coordinator is going down: its database is an old copy");
+    if (cluster->is_old_copy) return say_going_down();
     return gs_ok();
+}
+
+static bool was_never_given_out(const gs_engine *engine, const char *cluster, uint32_t generation) {
+    return cluster && strcmp(cluster, engine->state.cluster.id) == 0 && generation >= first_unknown(engine);
 }
 
 // What was deleted here may have been adopted with any number, and its row is gone.
 static bool is_ahead(const gs_engine *engine, const gs_running_trainer *running) {
-    const gs_state *state = &engine->state;
-    return running->cluster && strcmp(running->cluster, state->cluster.id) == 0 && running->generation >= first_unknown(engine) &&
-           !gs_job_table_is_gone(&state->jobs, running->job, true);
+    return was_never_given_out(engine, running->cluster, running->generation) &&
+           !gs_job_table_is_gone(&engine->state.jobs, running->job, true);
+}
+
+gs_status gs_old_copy_ask_stranger(const gs_engine *engine, const gs_trainer_hello *hello) {
+    if (engine->state.cluster.is_old_copy) return say_going_down();
+    if (!was_never_given_out(engine, hello->cluster, hello->backend_generation)) return gs_ok();
+    return gs_error(GS_UNAVAILABLE, "this trainer is of generation %u of cluster %s, and this database has given out none above %u",
+                    hello->backend_generation, engine->state.cluster.id, first_unknown(engine) - 1);
 }
 
 gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello) {

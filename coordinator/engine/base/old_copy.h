@@ -16,6 +16,9 @@ GS_NODISCARD gs_status gs_old_copy_ask_trainer(gs_engine *engine, const gs_seen_
 
 // The same as the first, of what it runs: a generation of this cluster that this database has not given out yet.
 GS_NODISCARD gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello);
+// UNAVAILABLE for a trainer of such a generation that belongs to nobody here. It asks again, and its worker's word decides: an
+// answer for good would have it leave a generation that lives elsewhere. So it is told by one that is going down, too.
+GS_NODISCARD gs_status gs_old_copy_ask_stranger(const gs_engine *engine, const gs_trainer_hello *hello);
 // Such a generation has left its fence where the job's checkpoints lie. Whether its ranks live the disk does not say; numbers that
 // are given from now on are above it, so that it does not keep out those who come next.
 void gs_old_copy_note_fence(gs_engine *engine, gs_job *job, uint32_t left_by);

@@ -191,6 +191,7 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
     if (!member || member->job != job || member->stage == GS_MEMBER_EXITED ||
         member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation ||
         !gs_principal_may_be(&event->from.principal, member->worker)) {
+        GS_TRY(gs_old_copy_ask_stranger(engine, hello));
         return gs_error(GS_ABORTED, "hello: this trainer belongs to no generation of job %s", job->id_text);
     }
     *out = member;

@@ -181,6 +181,30 @@ static void a_worker_that_runs_a_generation_of_later_ends_it(void **state) {
     for (int i = 0; i < GS_PLAY_RANKS; i++) assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
 }
 
+static gs_code say_hello_as_stranger(gs_play *play, const char *cluster, uint32_t generation) {
+    gs_engine_event hello = gs_play_message(play, 0, GS_ON_HELLO);
+    hello.from.incarnation = hello.hello.incarnation = 1000;
+    hello.hello.seen = first_life;
+    hello.hello.cluster = cluster;
+    hello.hello.backend_generation = generation;
+    gs_play_hear(play, &hello);
+    assert_true(play->answered);
+    return play->answer.code;
+}
+
+// Before its worker, or behind it: until the process ends.
+static void a_trainer_of_later_asks_again(void **state) {
+    gs_play *play = *state;
+    uint32_t next = gs_engine_state(play->engine)->generations.next;
+    assert_int_equal(say_hello_as_stranger(play, "c", next), GS_UNAVAILABLE);
+    assert_int_equal(say_hello_as_stranger(play, "c", next - 1), GS_ABORTED);
+    assert_int_equal(say_hello_as_stranger(play, "another", next), GS_NOT_FOUND);
+    assert_false(is_old(play));  // by its word alone
+    find_worker(play, life_of_copy);
+    assert_true(is_old(play));
+    assert_int_equal(say_hello_as_stranger(play, "c", next - 1), GS_UNAVAILABLE);
+}
+
 // Its ranks have ended, and a fence of theirs is left: the numbers that a copy gives would stay below it.
 static void who_comes_next_is_not_kept_out_by_a_fence_of_later(void **state) {
     gs_play *play = *state;
@@ -233,6 +257,7 @@ int main(void) {
         TEST(what_a_worker_says_is_believed),
         TEST(who_speaks_to_an_old_copy_is_refused),
         TEST(a_worker_that_runs_a_generation_of_later_ends_it),
+        TEST(a_trainer_of_later_asks_again),
         TEST(a_fence_of_later_does_not_hide_who_still_runs),
         TEST(who_comes_next_is_not_kept_out_by_a_fence_of_later),
     };
