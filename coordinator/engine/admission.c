@@ -1,5 +1,7 @@
 #include "coordinator/engine/admission.h"
 
+#include "rpc/schema/role.h"
+
 static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_NOTHING] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
     [GS_ON_START] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
@@ -55,19 +57,46 @@ static void refuse_people(gs_engine *engine, gs_call call) {
                      "draining", "start it on the newer data and ask again");
 }
 
+// Whose key the message came with may speak for this worker, and for trainers there.
+static bool is_covered(const gs_principal *principal, const char *worker) {
+    return !principal->is_known || gs_key_name_covers(principal->name, principal->is_pool, worker);
+}
+
+// For whom the message speaks who is not covered; NULL: nobody. An exit speaks for the trainer, too, before its agent's own hello as
+// well: nobody ends another worker's by what he says.
+static const char *find_uncovered(const gs_engine *engine, const gs_engine_event *event, gs_speaker speaker) {
+    const gs_origin *from = &event->from;
+    const gs_agent *agent = NULL;
+    const gs_member *member = NULL;
+    if (speaker == GS_SPEAKER_AGENT) agent = gs_agent_table_of_incarnation(&engine->state.agents, from->incarnation);
+    else member = gs_state_member(&engine->state, from->incarnation);
+    if (event->kind == GS_ON_EXITED) member = gs_state_member(&engine->state, event->exited.incarnation);
+    if (agent && !is_covered(&from->principal, agent->name)) return agent->name;
+    return member && !is_covered(&from->principal, member->worker) ? member->worker : NULL;
+}
+
+static void refuse_identity(gs_engine *engine, const gs_engine_event *event, const char *worker) {
+    gs_status status = gs_error(GS_PERMISSION_DENIED, "this is worker %s, or a trainer there", worker);
+    bool is_stream = event->kind == GS_ON_AGENT_HELLO || event->kind == GS_ON_HELLO;
+    if (is_stream) gs_end_stream(engine, event->from.call, status);
+    else gs_reply_error(engine, event->from.call, status);
+}
+
 gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admitted) {
     const gs_event_rule *rule = &rules[event->kind];
     *admitted = rule->speaker != GS_SPEAKER_PEOPLE || !engine->state.cluster.is_old_copy;
     if (!*admitted) refuse_people(engine, event->from.call);
-    if (rule->speaker < GS_SPEAKER_MEMBER || rule->speaker > GS_SPEAKER_BOUND) return NULL;
+    if (rule->speaker == GS_SPEAKER_INSIDE || rule->speaker == GS_SPEAKER_PEOPLE) return NULL;
+    const char *uncovered = find_uncovered(engine, event, rule->speaker);
+    if (uncovered) {
+        *admitted = false;
+        refuse_identity(engine, event, uncovered);
+        return NULL;
+    }
+    if (rule->speaker < GS_SPEAKER_MEMBER) return NULL;
     const gs_origin *from = &event->from;
     gs_member *member = gs_state_member(&engine->state, from->incarnation);
     if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != from->job)) member = NULL;
-    if (member && !gs_principal_may_be(&from->principal, member->worker)) {
-        *admitted = false;
-        gs_reply_error(engine, from->call, gs_error(GS_PERMISSION_DENIED, "this trainer is one of worker %s", member->worker));
-        return NULL;
-    }
     if (member && !may_say(member, rule->speaker, from->generation)) member = NULL;
     if (member) {
         member->heard_ns = engine->state.now_ns;

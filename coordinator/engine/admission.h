@@ -1,4 +1,5 @@
-// Who may say what: one table, one check of identity.
+// Who may say what: one table, one check of identity. Handlers compare no keys: whoever they hear of is who he says. (What a worker
+// may call itself that nobody knows yet is compared with its key where the message comes in, which knows the key's name.)
 #ifndef COORDINATOR_ENGINE_ADMISSION_H
 #define COORDINATOR_ENGINE_ADMISSION_H
 

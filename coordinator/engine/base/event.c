@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "rpc/schema/role.h"
 
 static const char *const names[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_NOTHING] = "nothing",
@@ -71,8 +70,4 @@ void gs_engine_event_release(gs_engine_event *event) {
     default: break;
     }
     event->kind = GS_ON_NOTHING;
-}
-
-bool gs_principal_may_be(const gs_principal *principal, const char *worker) {
-    return !principal->is_known || gs_key_name_covers(principal->name, principal->is_pool, worker);
 }

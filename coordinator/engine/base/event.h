@@ -73,9 +73,6 @@ typedef struct gs_principal {
     const char *name;  // borrowed for the step
 } gs_principal;
 
-// Whether it may speak for this worker, and for trainers there.
-bool gs_principal_may_be(const gs_principal *principal, const char *worker);
-
 typedef struct gs_origin {
     gs_call call;  // 0: one-way, or not from outside
     uint64_t incarnation, job;  // of the peer, as its envelope says; 0: none

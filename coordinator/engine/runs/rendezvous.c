@@ -189,8 +189,7 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);
     gs_member *member = gs_state_member(&engine->state, hello->incarnation);
     if (!member || member->job != job || member->stage == GS_MEMBER_EXITED ||
-        member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation ||
-        !gs_principal_may_be(&event->from.principal, member->worker)) {
+        member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation) {
         GS_TRY(gs_old_copy_ask_stranger(engine, hello));
         return gs_error(GS_ABORTED, "hello: this trainer belongs to no generation of job %s", job->id_text);
     }

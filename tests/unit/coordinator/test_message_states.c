@@ -309,11 +309,30 @@ static void nobody_ends_another_workers_trainer(void **unused) {
     }
 }
 
+// A worker's heartbeat says that it ends, which would keep jobs away from it.
+static void nobody_speaks_for_another_worker(void **unused) {
+    (void)unused;
+    static const char *const keys[] = {"somebody", "w"};
+    for (int i = 0; i < 2; i++) {
+        gs_play play;
+        gs_play_open(&play);
+        gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT,
+                                 .from = {.incarnation = GS_PLAY_AGENT, .generation = -1,
+                                          .principal = {.is_known = true, .name = keys[i]}},
+                                 .agent_heartbeat = {.is_leaving = true}};
+        gs_play_hear(&play, &event);
+        const gs_state *state = gs_engine_state(play.engine);
+        assert_int_equal(gs_agent_table_of_incarnation(&state->agents, GS_PLAY_AGENT)->is_leaving, i);
+        gs_play_close(&play);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_message_in_each_state_does_what_the_table_says),
         cmocka_unit_test(a_job_runs_when_its_ranks_step_and_not_before),
         cmocka_unit_test(nobody_ends_another_workers_trainer),
+        cmocka_unit_test(nobody_speaks_for_another_worker),
         cmocka_unit_test(whoever_is_somebody_else_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
