@@ -191,7 +191,7 @@ static gs_job *make_job(gs_engine *engine, gs_adoption *adoption) {
     if (!job) return NULL;
     job->created_ms = job->started_ms = job->state_since_ms = job->waiting_since_ms = engine->state.wall_ms;
     job->waiting_since_ns = job->aged_ns = engine->state.now_ns;
-    job->generation = newest_generation(adoption);
+    job->generation = job->begun_generation = newest_generation(adoption);
     snprintf(job->adopted_from, sizeof job->adopted_from, "%s", adoption->cluster);
     if (strcmp(adoption->written_as, adoption->cluster) != 0) snprintf(job->written_as, sizeof job->written_as, "%s", adoption->written_as);
     for (size_t i = 0; i < adoption->num_ranks; i++) {

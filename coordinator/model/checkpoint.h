@@ -42,6 +42,7 @@ typedef struct gs_checkpoint_file {
 // One that is on the disk, in the words of the rank that wrote it or of its manifest.
 typedef struct gs_checkpoint_report {
     int64_t step, bytes, world_size;
+    uint32_t generation;  // of who has written it; 0: not told
     double seconds;
     char reason[48], state_digest[GS_DIGEST_TEXT_LEN];
     char manifest_digest[GS_DIGEST_TEXT_LEN];  // "": not told

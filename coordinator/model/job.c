@@ -78,15 +78,25 @@ const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_
 }
 
 gs_job_savers gs_job_savers_of(const gs_job *job) {
-    bool has_record = job->generation >= job->least_generation;
-    return (gs_job_savers){job->generation, has_record ? -1 : job->adopted_step, job->begun_step, job->left_generation,
-                            job->left_step};
+    bool has_record = job->begun_generation >= job->least_generation;
+    gs_job_savers savers = {.generation = job->begun_generation,
+                            .older_to = has_record ? -1 : job->adopted_step,
+                            .begun_step = job->begun_step,
+                            .left_generation = job->left_generation,
+                            .left_step = job->left_step};
+    memcpy(savers.begun_directory, job->begun_directory, sizeof savers.begun_directory);
+    return savers;
 }
 
-bool gs_job_savers_include(gs_job_savers savers, uint32_t generation, int64_t step) {
-    bool has_begun_there = step > 0 && step == savers.begun_step;
-    if (generation && generation <= savers.left_generation && step > savers.left_step) return false;
-    return !generation || generation >= savers.generation || step <= savers.older_to || has_begun_there;
+// Ranks of another generation may have saved the same step, of another branch.
+static bool has_begun_from(const gs_job_savers *savers, int64_t step, const char *directory) {
+    if (step <= 0 || step != savers->begun_step) return false;
+    return !savers->begun_directory[0] || !strcmp(savers->begun_directory, directory);
+}
+
+bool gs_job_savers_include(const gs_job_savers *savers, uint32_t generation, int64_t step, const char *directory) {
+    if (generation && generation <= savers->left_generation && step > savers->left_step) return false;
+    return !generation || generation >= savers->generation || step <= savers->older_to || has_begun_from(savers, step, directory);
 }
 
 bool gs_job_is_unrecorded(const gs_job *job) { return job->held_back && !gs_job_state_terminal(job->state); }

@@ -79,6 +79,7 @@ typedef struct gs_job {
     uint32_t least_generation;  // of those that it is given here, where it was adopted: no earlier one can be mixed up with them; 0: any
 
     uint32_t generation;
+    uint32_t begun_generation;  // the newest whose ranks all held a step to go on from; earlier than `generation` while they come to that
     int world_size;
     int64_t step;        // largest applied step ever reported
     bool committed;      // some generation committed a step
@@ -87,8 +88,9 @@ typedef struct gs_job {
     int64_t lost_steps;    // that were taken again after failures, or will be
     int startup_failures;  // in a row, without a committed step
     int64_t begun_step;    // of the checkpoint that its last start went on from; 0: none
+    char begun_directory[GS_CHECKPOINT_NAME_LEN];  // "": a record of before does not name it
     // An operator has started it without the disk of its checkpoints: what ranks up to that generation saved behind that step is
-    // not looked for any more. Until the new ranks have a generation of their own, nothing else tells theirs from it.
+    // not looked for any more. Until the new ranks have begun, nothing else tells theirs from it.
     uint32_t left_generation;
     int64_t left_step;
     int64_t go_on_step;    // where an operator has its next generation begin: later checkpoints are none; 0: nobody has
@@ -137,19 +139,20 @@ bool gs_job_is_being_deleted(const gs_job *job);
 bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster);
 // The name under which the ranks of that generation were started, and write.
 const char *gs_job_cluster_of(const gs_job *job, const gs_cluster *ours, uint32_t generation);
-// Whose files are the job's that nobody told of: those of its newest generation. What older ones saved is in its record, or was left
-// behind; until it has a generation here, an adopted job has no record, and theirs count up to where its ranks were. What its last start went
+// Whose files are the job's that nobody told of: those of the newest generation that has begun. What older ones saved is in its record, or was
+// left behind; until one has begun here, an adopted job has no record, and theirs count up to where its ranks were. What its last start went
 // on from is the job's though nobody may have been able to record it.
 typedef struct gs_job_savers {
     uint32_t generation;
     int64_t older_to;  // a step; −1: none of theirs
     int64_t begun_step;  // that one counts, too; 0: none
+    char begun_directory[GS_CHECKPOINT_NAME_LEN];  // "": any of that step
     uint32_t left_generation;  // what its ranks and earlier ones saved behind left_step was given up; 0: nothing was
     int64_t left_step;
 } gs_job_savers;
 
 gs_job_savers gs_job_savers_of(const gs_job *job);
-bool gs_job_savers_include(gs_job_savers savers, uint32_t generation, int64_t step);  // generation 0: it is not told
+bool gs_job_savers_include(const gs_job_savers *savers, uint32_t generation, int64_t step, const char *directory);  // generation 0: it is not told
 
 // It may never come to be: until its first row is durable nobody is told that he belongs to it, and nothing else is written of it.
 bool gs_job_is_unrecorded(const gs_job *job);

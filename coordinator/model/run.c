@@ -107,6 +107,7 @@ bool gs_run_is_broken(const gs_run *run) {
     return false;
 }
 
+bool gs_run_has_begun(const gs_run *run) { return run->generation && run->generation == run->job->begun_generation; }
 bool gs_run_is_kept(const gs_run *run) { return run->has_trained && run->phase >= GS_RUN_TRAINING; }
 
 int64_t gs_run_heard_ns(const gs_run *run) {

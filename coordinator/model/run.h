@@ -209,6 +209,8 @@ bool gs_member_is_here(const gs_member *member);          // said hello and is n
 bool gs_run_all_exited(const gs_run *run);
 // Some rank has left it for certain: none of the others can take another step, whatever has become of them.
 bool gs_run_is_broken(const gs_run *run);
+// Its ranks hold the step that they go on from.
+bool gs_run_has_begun(const gs_run *run);
 // It has trained: a later life of the coordinator goes on with it, or waits for its end.
 bool gs_run_is_kept(const gs_run *run);
 int64_t gs_run_heard_ns(const gs_run *run);  // the last word of any of its ranks

@@ -98,10 +98,11 @@ static gs_status commit(gs_json **manifest, uint64_t *bytes, const file_work *it
     const gs_fence writer = gs_fence_of(*manifest);
     int64_t step = gs_json_int_or(gs_json_get(*manifest, "position"), "step", 0);
     bool is_ours = strcmp(job, it->job_text) == 0;
-    if (is_ours && gs_job_savers_include(it->savers, writer.generation, step)) return gs_ok();
+    const char *directory = strrchr(path, '/') + 1;
+    if (is_ours && gs_job_savers_include(&it->savers, writer.generation, step, directory)) return gs_ok();
     status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
     if (is_ours)
-        status = gs_error(GS_DATA_LOSS, "is of generation %u, and generation %u has been formed since",
+        status = gs_error(GS_DATA_LOSS, "is of generation %u, and generation %u has begun since",
                           writer.generation, it->savers.generation);
     gs_json_release(*manifest);
     *manifest = NULL;
@@ -118,6 +119,7 @@ static void read_manifest(gs_checkpoint_report *report, const gs_json *manifest,
     report->step = gs_json_int_or(gs_json_get(manifest, "position"), "step", 0);
     report->bytes = (int64_t)bytes;
     report->world_size = gs_json_int_or(manifest, "world_size", 0);
+    report->generation = gs_fence_of(manifest).generation;
     read_text(report->state_digest, sizeof report->state_digest, manifest, "state_digest");
     read_text(report->reason, sizeof report->reason, manifest, "reason");
     report->num_files = gs_json_count(parts);

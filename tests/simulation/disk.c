@@ -111,7 +111,7 @@ static gs_status read_checkpoint(sim_world *world, const disk_work *work) {
     if (!file) return gs_error(GS_NOT_FOUND, "%s: no such checkpoint", work->row.directory);
     // Parts are looked at without reading them.
     bool reads_all = work->kind == GS_DO_VERIFY;
-    if (!reads_all && !gs_job_savers_include(work->savers, file->generation, file->step)) return gs_error(GS_DATA_LOSS, "%s: of an older generation", work->row.directory);
+    if (!reads_all && !gs_job_savers_include(&work->savers, file->generation, file->step, file->directory)) return gs_error(GS_DATA_LOSS, "%s: of an older generation", work->row.directory);
     return reads_all && file->is_damaged ? gs_error(GS_DATA_LOSS, "%s: digest", work->row.directory) : gs_ok();
 }
 
@@ -192,7 +192,7 @@ static size_t collect(const sim_world *world, const disk_work *work, const char 
     if (work->status.code) return 0;
     if (work->kind == GS_DO_FIND_DIRECTORIES) {
         for (const saved_file *file = world->files; file && count < MAX_NAMES; file = file->next) {
-            bool is_its = file->job == work->row.job && gs_job_savers_include(work->savers, file->generation, file->step);
+            bool is_its = file->job == work->row.job && gs_job_savers_include(&work->savers, file->generation, file->step, file->directory);
             if (is_its && !is_known(work, file->directory)) names[count++] = file->directory;
         }
     } else if (work->kind == GS_DO_CHECK_CHECKPOINTS) {
@@ -204,7 +204,7 @@ static size_t collect(const sim_world *world, const disk_work *work, const char 
 }
 
 static void report_found(gs_checkpoint_report *found, const saved_file *file) {
-    *found = (gs_checkpoint_report){.step = file->step, .bytes = 1000, .world_size = 1};
+    *found = (gs_checkpoint_report){.step = file->step, .bytes = 1000, .world_size = 1, .generation = file->generation};
     snprintf(found->reason, sizeof found->reason, "periodic");
     snprintf(found->state_digest, sizeof found->state_digest, "s%lld", (long long)file->step);
 }

@@ -276,7 +276,8 @@ int64_t promises_newest_save(const sim_world *world, uint64_t id) {
 static bool is_there(const sim_world *world, const promised_job *job, const saved_file *file) {
     const gs_state *state = coordinator_state(world);
     const gs_job *known = state ? gs_job_table_get(&state->jobs, job->id) : NULL;
-    bool is_old = known && !gs_job_savers_include(gs_job_savers_of(known), file->generation, file->step);
+    const gs_job_savers savers = known ? gs_job_savers_of(known) : (gs_job_savers){0};
+    bool is_old = known && !gs_job_savers_include(&savers, file->generation, file->step, file->directory);
     return file->job == job->id && !is_old && !file->is_damaged && !is_left_behind(job, file) && world->now_ns - file->saved_ns > SETTLED_NS;
 }
 

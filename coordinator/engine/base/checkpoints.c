@@ -132,6 +132,7 @@ void gs_checkpoints_go_back(gs_job *job, int64_t step) {
 
 void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step) {
     bool is_named = job->go_on_step && job->go_on_step == step;
+    job->begun_generation = job->generation;
     go_on_from(job, 0);
     for (size_t i = 0; i < job->checkpoints.count && is_named; i++) {
         gs_checkpoint *item = &job->checkpoints.items[i];
@@ -139,6 +140,23 @@ void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step) {
         item->is_gone = true;  // whatever becomes of its row and its files; one that is being read goes behind that
         delete_checkpoint(engine, job, item);
     }
+}
+
+void gs_checkpoints_leave(gs_job *job, int64_t step) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    job->left_generation = job->generation;
+    job->left_step = step;
+    for (size_t i = checkpoints->count; i > 0; i--) {
+        const gs_checkpoint *item = &checkpoints->items[i - 1];
+        if (item->state == GS_CHECKPOINT_VERIFYING && item->step > step) gs_checkpoints_forget(checkpoints, item->directory);
+    }
+}
+
+void gs_checkpoints_leave_none(gs_job *job) {
+    job->checkpoints.wants_look |= job->begun_generation > 0;  // also where there is no next start
+    if (job->left_generation < job->begun_generation) return;
+    job->left_generation = 0;
+    job->left_step = 0;
 }
 
 // The named one is not there any more, or was found damaged: nothing is lost, and another may be named. True: what else there is

@@ -57,5 +57,10 @@ GS_NODISCARD gs_status gs_checkpoints_find_step(const gs_job *job, int64_t step)
 void gs_checkpoints_go_back(gs_job *job, int64_t step);
 // The ranks of a generation hold this step: where it was named, later ones are removed.
 void gs_checkpoints_begin(gs_engine *engine, gs_job *job, int64_t step);
+// An operator has it start from there without the disk: what ranks so far have saved behind that is not looked for any more, and what
+// is being read of it is forgotten.
+void gs_checkpoints_leave(gs_job *job, int64_t step);
+// A start has ended before its ranks held a step: nothing is lost for it, and the next one asks the disk for all.
+void gs_checkpoints_leave_none(gs_job *job);
 
 #endif

@@ -127,6 +127,16 @@ static bool is_hopeless(const gs_completion *done) {
     return done->status.code == GS_DATA_LOSS || (done->status.code == GS_NOT_FOUND && done->all_reported);
 }
 
+// It was asked for some time ago. Ranks that are being started go on from an earlier step, and once they have begun it is of an older
+// generation; where they do not the next start finds it again. Behind a step that was named it is taken, to be removed.
+static bool is_left_behind(const gs_job *job, const gs_completion *done) {
+    const gs_checkpoint_report *found = &done->found;
+    bool is_starting = job->run && !gs_run_has_begun(job->run) && !job->go_on_step;
+    if (is_starting && found->step > job->begun_step) return true;
+    const gs_job_savers savers = gs_job_savers_of(job);
+    return !gs_job_savers_include(&savers, found->generation, found->step, done->directory);
+}
+
 void gs_on_parts_looked(gs_engine *engine, gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
     if (!job) return;
@@ -135,7 +145,10 @@ void gs_on_parts_looked(gs_engine *engine, gs_completion *done) {
     engine->state.schedule_needed = true;
     gs_status status = done->status;
     if (!status.code || status.code == GS_NOT_FOUND || status.code == GS_DATA_LOSS) gs_checkpoints_find_disk(engine, job);
-    if (!status.code) {
+    if (!status.code && is_left_behind(job, done)) {
+        gs_mind_log(engine, GS_SEVERITY_WARNING, "no checkpoint", "job=%s directory=%s reason=\"of generation %u, which was left behind\"",
+                    job->id_text, done->directory, done->found.generation);
+    } else if (!status.code) {
         done->found.seconds = save ? save->seconds : 0;
         gs_checkpoint_take(engine, job, done->directory, &done->found);
         gs_part_saves_forget(&job->checkpoints, done->directory);

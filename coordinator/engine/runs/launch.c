@@ -292,6 +292,12 @@ static bool waits_for_place(gs_engine *engine, gs_job *job, const gs_schedule_jo
     return false;
 }
 
+static void note_begun(gs_job *job) {
+    const gs_checkpoint *newest = gs_checkpoints_newest(&job->checkpoints);
+    job->begun_step = newest ? newest->step : 0;
+    snprintf(job->begun_directory, sizeof job->begun_directory, "%s", newest ? newest->directory : "");
+}
+
 static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
                        gs_slot_pools free_pools) {
     if (!knows_checkpoints(engine, job)) return;  // its slots stay its own until the answer is here
@@ -299,16 +305,11 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     gs_run *run = place_run(engine, job, decision, &at);
     release_placement(&at);
     job->run = run;
-    if (job->checkpoints.is_given_up) {
-        int64_t from = gs_checkpoints_newest_step(&job->checkpoints);
-        job->left_generation = job->generation;
-        job->left_step = from > 0 ? from : 0;
-    }
+    note_begun(job);
+    if (job->checkpoints.is_given_up) gs_checkpoints_leave(job, job->begun_step);
     job->checkpoints.were_checked |= !job->checkpoints.is_given_up;
     job->checkpoints.is_found = job->checkpoints.is_checked = job->checkpoints.is_given_up = false;
     job->checkpoints.num_lists = 0;
-    int64_t step = gs_checkpoints_newest_step(&job->checkpoints);
-    job->begun_step = step > 0 ? step : 0;
     for (int i = 0; i < run->num_members; i++) {
         if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
     }

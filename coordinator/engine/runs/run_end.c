@@ -191,6 +191,7 @@ static void end_run(gs_engine *engine, gs_run *run) {
     ended->run = run;
     engine->state.schedule_needed = true;
     gs_part_saves_end_run(engine, job);
+    if (!gs_run_has_begun(run)) gs_checkpoints_leave_none(job);
     bool reached = gs_run_all_said(run, GS_BYE_TARGET_REACHED);
     bool data_ended = gs_run_all_said(run, GS_BYE_DATA_ENDED);
     if (!job->stop_asked && have_left(run)) {

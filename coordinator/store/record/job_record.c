@@ -73,6 +73,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     if (job->adopted_step) gs_json_set_int(record, "adopted_step", job->adopted_step);
     if (job->least_generation) gs_json_set_int(record, "least_generation", job->least_generation);
     gs_json_set_int(record, "generation", job->generation);
+    if (job->begun_generation != job->generation) gs_json_set_int(record, "begun_generation", job->begun_generation);
     gs_json_set_int(record, "world_size", job->world_size);
     gs_json_set_int(record, "step", job->step);
     gs_json_set_bool(record, "committed", job->committed);
@@ -86,6 +87,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     gs_json_set_int(record, "world_wanted", job->world_wanted);
     if (job->checkpoints.is_given_up) gs_json_set_bool(record, "disk_given_up", true);
     if (job->begun_step) gs_json_set_int(record, "begun_step", job->begun_step);
+    if (job->begun_directory[0]) gs_json_set_string(record, "begun_directory", job->begun_directory);
     if (job->left_generation) gs_json_set_int(record, "left_generation", job->left_generation);
     if (job->left_step) gs_json_set_int(record, "left_step", job->left_step);
     if (job->go_on_step) gs_json_set_int(record, "go_on_step", job->go_on_step);
@@ -151,6 +153,7 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->version = (uint64_t)gs_json_int_or(record, "version", 1);
     job->stop_asked = gs_json_bool_or(record, "stop_asked", false);
     job->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
+    job->begun_generation = (uint32_t)gs_json_int_or(record, "begun_generation", job->generation);
     job->adopted_step = gs_json_int_or(record, "adopted_step", 0);
     job->least_generation = (uint32_t)gs_json_int_or(record, "least_generation", 0);
     job->world_size = (int)gs_json_int_or(record, "world_size", 0);
@@ -163,6 +166,7 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->world_wanted = (int)gs_json_int_or(record, "world_wanted", 0);
     job->checkpoints.is_given_up = gs_json_bool_or(record, "disk_given_up", false);
     job->begun_step = gs_json_int_or(record, "begun_step", 0);
+    read_text(job->begun_directory, sizeof job->begun_directory, record, "begun_directory");
     job->left_generation = (uint32_t)gs_json_int_or(record, "left_generation", 0);
     job->left_step = gs_json_int_or(record, "left_step", 0);
     job->go_on_step = gs_json_int_or(record, "go_on_step", 0);

@@ -207,6 +207,7 @@ static void take_done(gs_play *play, gs_engine_event *event) {
                                   .directory = work->directory, .generation_end = work->generation_end};
     if (play->disk_says && work->kind == GS_ON_STORED) event->done.status = gs_error(play->disk_says, "no");
     if (play->verify_says && work->kind == GS_ON_VERIFIED) event->done.status = gs_error(play->verify_says, "no");
+    if (work->kind == GS_ON_PARTS_LOOKED) event->done.found = (gs_checkpoint_report){.step = play->found_step, .generation = play->found_generation};
     if (work->kind == GS_ON_LIFE_LOOKED) look_for_life(play, &event->done);
     bool lists = work->job == play->job && (work->kind == GS_ON_DIRECTORIES_FOUND || work->kind == GS_ON_CHECKPOINTS_CHECKED);
     if (work->job == play->job && work->kind == GS_ON_DIRECTORIES_FOUND) event->done.left_by = play->left_by;

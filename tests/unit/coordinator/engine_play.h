@@ -32,6 +32,8 @@ typedef struct gs_play {
     gs_code disk_says, verify_says;  // of rows; of what it reads whole
     gs_code list_says;               // of what lies there, of the first job
     const char *found;               // a directory that it has and nobody knows; NULL: none
+    int64_t found_step;              // what it says of one that it looks at
+    uint32_t found_generation;
     const char *missing;             // a directory of which it says, when it is asked, that it is gone; NULL: none
     bool disk_waits, verify_waits;
     int num_job_rows;

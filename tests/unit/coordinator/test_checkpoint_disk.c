@@ -492,11 +492,145 @@ static void an_operator_names_the_step_to_go_on_from(void **state) {
 }
 
 // A look at the disk, which was under way, has come upon it.
-static void find_whole(gs_play *play, const char *directory, int64_t step) {
+static void find_whole_of(gs_play *play, uint32_t generation, const char *directory, int64_t step) {
     gs_engine_event event = {.kind = GS_ON_PARTS_LOOKED, .from = {.generation = -1}};
-    event.done = (gs_completion){.job = play->job, .directory = directory, .found = {.step = step}};
-    gs_play_run(play)->job->checkpoints.looking++;
+    event.done = (gs_completion){.job = play->job, .directory = directory, .found = {.step = step, .generation = generation}};
     gs_play_hear(play, &event);
+}
+
+static void find_whole(gs_play *play, const char *directory, int64_t step) {
+    gs_play_run(play)->job->checkpoints.looking++;
+    find_whole_of(play, 0, directory, step);
+}
+
+static void expect_unknown(gs_play *play, const char *directory) {
+    assert_null(gs_checkpoints_find(&job_of(play)->checkpoints, directory));
+    assert_int_equal(gs_checkpoints_newest_step(&job_of(play)->checkpoints), 3);
+}
+
+// Its ranks are gone, and these are on the disk, which takes long to look at each.
+static void end_and_find(gs_play *play, const char *const *names, size_t num_names) {
+    play->disk_waits = true;
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_engine_event list = {.kind = GS_ON_DIRECTORIES_FOUND, .from = {.generation = -1}};
+    list.done = (gs_completion){.job = play->job, .names = names, .num_names = num_names};
+    gs_play_hear(play, &list);
+}
+
+// An operator had the job start without it: what was asked before that is told behind it, and is of ranks that were given up.
+static void what_a_slow_disk_tells_behind_a_start_without_it_is_left_behind(void **state) {
+    gs_play *play = *state;
+    const char *names[] = {"step-7", "step-8", "step-9"};
+    uint32_t former = job_of(play)->generation;
+    end_and_find(play, names, 3);
+    play->verify_waits = true;
+    find_whole_of(play, former, "step-7", 7);
+    assert_int_equal(state_of_checkpoint(play, "step-7"), GS_CHECKPOINT_VERIFYING);
+    gs_play_wait(play, 15 * GS_NS_PER_SEC);
+    expect_wait(play);
+    release(play, 0);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(gs_play_run(play)->generation, 0);
+    expect_unknown(play, "step-7");
+    hear_of_checkpoint(play, GS_ON_VERIFIED, "step-7");
+    find_whole_of(play, former, "step-8", 8);
+    expect_unknown(play, "step-8");
+    begin_from(play, 3);
+    find_whole_of(play, former, "step-9", 9);
+    expect_unknown(play, "step-9");
+    find_whole(play, "step-5", 5);  // it does not say whose it is
+    assert_int_equal(state_of_checkpoint(play, "step-5"), GS_CHECKPOINT_VERIFYING);
+}
+
+static void start_without_disk(gs_play *play) {
+    play->list_says = GS_UNAVAILABLE;
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    expect_wait(play);
+    release(play, 0);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(job_of(play)->left_generation, job_of(play)->generation);
+    play->list_says = GS_OK;
+}
+
+static void form_generation(gs_play *play) {
+    gs_play_say_all(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_PREPARING);
+}
+
+// Its ranks have taken no step, also where they had a generation already: what lies there is lost for nothing.
+static void a_start_without_a_disk_that_comes_to_nothing_loses_nothing(void **state) {
+    for (int is_formed = 0; is_formed < 2; is_formed++) {
+        gs_play *play = *state;
+        if (is_formed) set_up(state), play = *state;
+        play->found_generation = job_of(play)->generation;
+        start_without_disk(play);
+        if (is_formed) form_generation(play);
+        assert_int_equal(job_of(play)->generation > play->found_generation, is_formed);
+        gs_play_run(play)->job->checkpoints.looking++;
+        find_whole_of(play, play->found_generation, "step-9", 9);
+        expect_unknown(play, "step-9");
+        play->found = "step-9";
+        play->found_step = 9;
+        gs_play_say_all(play, GS_ON_EXITED);
+        gs_play_wait(play, 30 * GS_NS_PER_SEC);
+        assert_non_null(job_of(play)->run);
+        assert_int_equal(job_of(play)->left_generation, 0);
+        assert_int_equal(job_of(play)->begun_step, 9);
+        assert_string_equal(job_of(play)->begun_directory, "step-9");
+        if (!is_formed) gs_play_tear_down(state);
+    }
+}
+
+static void start_anew(gs_play *play) {
+    gs_play_say_all(play, GS_ON_EXITED);
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_int_equal(gs_play_run(play)->generation, 0);
+    assert_int_equal(job_of(play)->begun_step, 3);
+}
+
+// Ranks that were given up save late, while others begin from an earlier step: it would be the newest for as long as those have not come
+// as far, what they save would go for it, and the next start would go on from it.
+static void what_is_saved_late_is_left_behind_by_ranks_that_begin(void **state) {
+    gs_play *play = *state;
+    uint32_t former = job_of(play)->generation;
+    start_anew(play);
+    gs_play_run(play)->job->checkpoints.looking++;
+    find_whole_of(play, former, "step-40", 40);
+    expect_unknown(play, "step-40");
+    begin_from(play, 3);
+    gs_play_run(play)->job->checkpoints.looking++;
+    find_whole_of(play, former, "step-41", 41);
+    expect_unknown(play, "step-41");
+    gs_play_run(play)->job->checkpoints.looking++;
+    find_whole_of(play, job_of(play)->generation, "step-6", 6);
+    assert_int_equal(state_of_checkpoint(play, "step-6"), GS_CHECKPOINT_GOOD);
+}
+
+// Where they do not come to begin it is the job's, whether it starts again or ends.
+static void what_is_saved_late_is_the_jobs_where_no_rank_has_begun(void **state) {
+    for (int ends = 0; ends < 2; ends++) {
+        gs_play *play = *state;
+        if (ends) set_up(state), play = *state;
+        uint32_t former = job_of(play)->generation;
+        start_anew(play);
+        gs_play_run(play)->job->checkpoints.looking++;
+        find_whole_of(play, former, "step-40", 40);
+        expect_unknown(play, "step-40");
+        play->found = "step-40";
+        play->found_step = 40;
+        play->found_generation = former;
+        gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+        stop.stop = (gs_stop_request){.job = play->job_text, .now = true, .outcome = GS_JOB_CANCELLED, .grace_seconds = 0};
+        if (ends) gs_play_hear(play, &stop);
+        gs_play_say_all(play, GS_ON_EXITED);
+        gs_play_wait(play, 30 * GS_NS_PER_SEC);
+        assert_int_equal(gs_job_state_terminal(job_of(play)->state), ends);
+        assert_int_equal(state_of_checkpoint(play, "step-40"), GS_CHECKPOINT_GOOD);
+        if (!ends) assert_int_equal(job_of(play)->begun_step, 40);
+        if (!ends) gs_play_tear_down(state);
+    }
 }
 
 // What is being read when a step is named, and what is found behind that, is neither waited for nor left on the disk.
@@ -694,6 +828,10 @@ int main(void) {
         TEST(a_named_checkpoint_that_is_damaged_loses_nothing),
         TEST(an_operator_names_the_step_to_go_on_from),
         TEST(what_is_later_goes_also_when_it_is_still_being_read),
+        TEST(what_a_slow_disk_tells_behind_a_start_without_it_is_left_behind),
+        TEST(a_start_without_a_disk_that_comes_to_nothing_loses_nothing),
+        TEST(what_is_saved_late_is_left_behind_by_ranks_that_begin),
+        TEST(what_is_saved_late_is_the_jobs_where_no_rank_has_begun),
         TEST(later_checkpoints_stay_until_the_named_one_is_seen),
         TEST(a_run_that_a_release_does_not_end_keeps_its_checkpoints),
         TEST(a_row_on_its_way_is_waited_for_before_it_is_marked),

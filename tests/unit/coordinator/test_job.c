@@ -98,33 +98,49 @@ static void words_of_a_trainer_say_where_it_stands(void **state) {
 // A record is of those that a job has had here; of an adopted one there is none until its first generation.
 static void what_older_generations_left_is_the_jobs_up_to_its_adoption(void **state) {
     (void)state;
-    gs_job job = {.generation = 7};
+    gs_job job = {.generation = 7, .begun_generation = 7};
     gs_job_savers savers = gs_job_savers_of(&job);
-    assert_true(gs_job_savers_include(savers, 7, 90));
-    assert_true(gs_job_savers_include(savers, 0, 90));  // it does not say whose it is
-    assert_false(gs_job_savers_include(savers, 6, 0));
+    assert_true(gs_job_savers_include(&savers, 7, 90, "step"));
+    assert_true(gs_job_savers_include(&savers, 0, 90, "step"));  // it does not say whose it is
+    assert_false(gs_job_savers_include(&savers, 6, 0, "step"));
     job.adopted_step = 40;
     job.least_generation = 1000008;
     savers = gs_job_savers_of(&job);
-    assert_true(gs_job_savers_include(savers, 7, 90));
-    assert_true(gs_job_savers_include(savers, 6, 40));
-    assert_false(gs_job_savers_include(savers, 6, 41));  // it was left: its ranks had gone back
-    job.generation = job.least_generation;
+    assert_true(gs_job_savers_include(&savers, 7, 90, "step"));
+    assert_true(gs_job_savers_include(&savers, 6, 40, "step"));
+    assert_false(gs_job_savers_include(&savers, 6, 41, "step"));  // it was left: its ranks had gone back
+    job.generation = job.least_generation;  // it may come to nothing
+    savers = gs_job_savers_of(&job);
+    assert_true(gs_job_savers_include(&savers, 7, 90, "step"));
+    assert_true(gs_job_savers_include(&savers, 6, 40, "step"));
+    job.begun_generation = job.generation;
     job.begun_step = 44;
     savers = gs_job_savers_of(&job);
-    assert_false(gs_job_savers_include(savers, 7, 40));
-    assert_true(gs_job_savers_include(savers, 7, 44));  // its last start went on from that, also where no row could be written
+    assert_false(gs_job_savers_include(&savers, 7, 40, "step"));
+    assert_true(gs_job_savers_include(&savers, 7, 44, "step"));  // its last start went on from that, also where no row could be written
+}
+
+// Ranks that nobody heard came to the same step, of a branch that was left.
+static void what_a_start_went_on_from_is_that_one_and_no_other_of_its_step(void **state) {
+    (void)state;
+    gs_job job = {.generation = 1001, .begun_generation = 1001, .begun_step = 134, .begun_directory = "step-134-g3-final"};
+    gs_job_savers savers = gs_job_savers_of(&job);
+    assert_true(gs_job_savers_include(&savers, 3, 134, "step-134-g3-final"));
+    assert_false(gs_job_savers_include(&savers, 2, 134, "step-134-g2-final"));
+    job.begun_directory[0] = '\0';  // a record of before
+    savers = gs_job_savers_of(&job);
+    assert_true(gs_job_savers_include(&savers, 2, 134, "step-134-g2-final"));
 }
 
 // Until its new ranks have a generation, files of the last one are of the newest that there is.
 static void what_was_given_up_with_a_disk_is_not_found_again(void **state) {
     (void)state;
-    gs_job job = {.generation = 7, .left_generation = 7, .left_step = 30};
+    gs_job job = {.generation = 7, .begun_generation = 7, .left_generation = 7, .left_step = 30};
     gs_job_savers savers = gs_job_savers_of(&job);
-    assert_false(gs_job_savers_include(savers, 7, 31));
-    assert_true(gs_job_savers_include(savers, 7, 30));
-    assert_true(gs_job_savers_include(savers, 8, 31));
-    assert_true(gs_job_savers_include(savers, 0, 31));  // it does not say whose it is
+    assert_false(gs_job_savers_include(&savers, 7, 31, "step"));
+    assert_true(gs_job_savers_include(&savers, 7, 30, "step"));
+    assert_true(gs_job_savers_include(&savers, 8, 31, "step"));
+    assert_true(gs_job_savers_include(&savers, 0, 31, "step"));  // it does not say whose it is
 }
 
 int main(void) {
@@ -135,6 +151,7 @@ int main(void) {
         cmocka_unit_test(every_live_state_can_end_in_every_way),
         cmocka_unit_test(a_stopping_job_only_ends),
         cmocka_unit_test(what_older_generations_left_is_the_jobs_up_to_its_adoption),
+        cmocka_unit_test(what_a_start_went_on_from_is_that_one_and_no_other_of_its_step),
         cmocka_unit_test(what_was_given_up_with_a_disk_is_not_found_again),
         cmocka_unit_test(what_was_deleted_is_gone_and_what_nobody_knows_is_not),
         cmocka_unit_test(training_comes_after_starting_or_recovering_alone),

@@ -54,7 +54,7 @@ static void what_is_written_is_read(void **state) {
                            ",\"age_ms\":60000,\"restart_times_ms\":[1795400001000,1795400030000],"
                            "\"plan_revision\":3,\"plan\":{\"hash\":\"xxh3:1\",\"reason\":\"ready_order\","
                            "\"since_step\":12,\"buckets\":[{},{}]},\"ready_order\":[2,0,1],"
-                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"adopted_step\":40,\"begun_step\":44,\"left_generation\":9,\"left_step\":30,\"gone\":[\"step-60-a\"],\"written_as\":\"c-first\",\"least_generation\":1000003",
+                           "\"order_reason\":\"operator\",\"sample\":\"text\",\"disk_given_up\":true,\"adopted_step\":40,\"begun_step\":44,\"begun_directory\":\"step-44-a\",\"left_generation\":9,\"left_step\":30,\"gone\":[\"step-60-a\"],\"written_as\":\"c-first\",\"least_generation\":1000003",
                            ",\"step\":38,\"draining\":true,\"saving\":true");
     assert_int_equal(job->plan.revision, 3);
     assert_int_equal(job->plan.num_buckets, 2);
@@ -74,6 +74,7 @@ static void what_is_written_is_read(void **state) {
     assert_true(copy->checkpoints.is_given_up);  // what an operator was told is so
     assert_int_equal(copy->adopted_step, 40);
     assert_int_equal(copy->begun_step, 44);
+    assert_string_equal(copy->begun_directory, "step-44-a");
     assert_int_equal(copy->left_generation, 9);
     assert_int_equal(copy->left_step, 30);
     gs_checkpoints_load(&copy->checkpoints, "step-60-a", &(gs_checkpoint){.step = 60, .state = GS_CHECKPOINT_GOOD});
