@@ -37,7 +37,12 @@ void files_save(sim_world *world, uint64_t job, const char *directory, int64_t s
     file->step = step;
     file->saved_ns = world->now_ns;
     file->generation = generation;
-    file->is_damaged = false;
+    file->is_damaged = file->is_retired = false;
+}
+
+void files_retire(sim_world *world, uint64_t job, const char *directory) {
+    saved_file *file = find(world, job, directory);
+    if (file) file->is_retired = true;
 }
 
 void files_remove(sim_world *world, uint64_t job, const char *directory) {

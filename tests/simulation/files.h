@@ -12,6 +12,7 @@ typedef struct saved_file {
     int64_t step, saved_ns;
     uint32_t generation;
     bool is_damaged;
+    bool is_retired;  // its removal has been asked for, and waits for its turn
     struct saved_file *next;
 } saved_file;
 
@@ -19,6 +20,7 @@ void files_destroy(sim_world *world);
 void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation);
 const saved_file *files_find(const sim_world *world, uint64_t job, const char *directory);  // NULL: not there
 void files_remove(sim_world *world, uint64_t job, const char *directory);                   // NULL: all of the job
+void files_retire(sim_world *world, uint64_t job, const char *directory);
 void files_lose(sim_world *world, const saved_file *file);                                  // somebody has removed it
 const saved_file *files_any(const sim_world *world, sim_dice *dice);                        // one of the newest; NULL: there is none
 void files_damage(sim_world *world);                                                        // one of the newest

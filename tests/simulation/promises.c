@@ -24,6 +24,7 @@ typedef struct job_facts {
     gs_job_state state;
     int64_t step;
     uint32_t generation;
+    uint64_t version;
     bool stop_asked, committed, trains;
 } job_facts;
 
@@ -33,6 +34,17 @@ typedef struct acknowledged_save {
     bool is_damaged;  // nobody has to start from it any more
     char cluster[GS_CLUSTER_NAME_LEN];  // whose coordinator has acknowledged it
 } acknowledged_save;
+
+// Ranks of a generation hold a step: what older ones have saved behind that is nobody's any more.
+typedef struct job_branch {
+    int64_t step;
+    uint32_t generation;  // of these; 0: there is none
+    int64_t begun_ns;
+    uint64_t life, version;  // of the coordinator in which they began; of the job's row that says so first
+    char cluster[GS_CLUSTER_NAME_LEN];
+    bool is_recorded;  // on the disk, as the coordinator that lives knows
+    bool is_lost;      // another life has read a row of before
+} job_branch;
 
 typedef struct promised_job {
     uint64_t id;
@@ -55,9 +67,8 @@ typedef struct promised_job {
     gs_job_state told;
     int64_t named_steps[MAX_NAMED];  // from which people wanted it to go on, the newest
     int num_named;
-    int64_t branch_step;         // from which its ranks did, later ones are nobody's then
-    uint32_t branch_generation;  // of these; 0: they never did
-    int64_t branch_ns;           // since when
+    job_branch by_word;  // from where people wanted it to
+    job_branch newest;   // of whatever reason
     int64_t lost_step;  // the furthest of saves whose files somebody has removed
     acknowledged_save saves[MAX_SAVES_KEPT];
     int num_saves;
@@ -154,11 +165,22 @@ static bool was_named(const promised_job *job, int64_t step) {
     return false;
 }
 
-// Of a branch that people have left. Each cluster counts generations for itself: of one that had adopted the ranks meanwhile they
-// may be higher, and what was there before tells.
-static bool is_left_behind(const promised_job *job, const saved_file *file) {
-    bool is_older = file->generation < job->branch_generation || file->saved_ns <= job->branch_ns;
-    return is_older && file->step > job->branch_step;
+// Each cluster counts generations for itself: of one that had adopted the ranks meanwhile they may be higher, and what was there before
+// tells.
+static bool is_left_behind(const job_branch *branch, const saved_file *file) {
+    bool is_older = file->generation < branch->generation || file->saved_ns <= branch->begun_ns;
+    return branch->generation && is_older && file->step > branch->step;
+}
+
+static void begin_branch(sim_world *world, job_branch *branch, const gs_run *run) {
+    bool is_told_again = branch->generation == run->generation && branch->step == run->base_step;
+    if (is_told_again) return;
+    *branch = (job_branch){.step = run->base_step,
+                           .generation = run->generation,
+                           .begun_ns = world->now_ns,
+                           .life = coordinator_life(world),
+                           .version = run->job->version};
+    snprintf(branch->cluster, sizeof branch->cluster, "%s", coordinator_state(world)->cluster.id);
 }
 
 // All its ranks hold that step. Told by the order to start, or by the first mark on what was saved behind it: a coordinator may die
@@ -166,15 +188,14 @@ static bool is_left_behind(const promised_job *job, const saved_file *file) {
 static void begin(sim_world *world, const gs_run *run) {
     promised_job *job = know(world, run->job->id);
     bool is_by_name = run->base_step && was_named(job, run->base_step);
+    if (run->job->go_on_step) return;
+    begin_branch(world, &job->newest, run);
     // Nor is it known what lay on a disk that somebody had them start without.
-    if (run->job->go_on_step || !(is_by_name || job->may_start_anywhere)) return;
-    bool is_told_again = job->branch_generation == run->generation && job->branch_step == run->base_step;
-    if (!is_told_again) job->branch_ns = world->now_ns;
-    job->branch_step = run->base_step;
-    job->branch_generation = run->generation;
+    if (!is_by_name && !job->may_start_anywhere) return;
+    begin_branch(world, &job->by_word, run);
     for (int i = 0; i < job->num_saves; i++) {
         const saved_file *file = files_find(world, run->job->id, job->saves[i].directory);
-        if (!file || is_left_behind(job, file)) job->saves[i].is_damaged = true;
+        if (!file || is_left_behind(&job->by_word, file)) job->saves[i].is_damaged = true;
     }
 }
 
@@ -197,7 +218,7 @@ void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_
         job->num_saves--;
     }
     acknowledged_save *save = &job->saves[job->num_saves++];
-    save->is_damaged = !file || file->is_damaged || is_left_behind(job, file);
+    save->is_damaged = !file || file->is_damaged || is_left_behind(&job->by_word, file);
     snprintf(save->directory, sizeof save->directory, "%s", directory);
     snprintf(save->cluster, sizeof save->cluster, "%s", coordinator_is_alive(world) ? coordinator_state(world)->cluster.id : "");
     save->step = step;
@@ -278,7 +299,7 @@ static bool is_there(const sim_world *world, const promised_job *job, const save
     const gs_job *known = state ? gs_job_table_get(&state->jobs, job->id) : NULL;
     const gs_job_savers savers = known ? gs_job_savers_of(known) : (gs_job_savers){0};
     bool is_old = known && !gs_job_savers_include(&savers, file->generation, file->step, file->directory);
-    return file->job == job->id && !is_old && !file->is_damaged && !is_left_behind(job, file) && world->now_ns - file->saved_ns > SETTLED_NS;
+    return file->job == job->id && !is_old && !file->is_damaged && !file->is_retired && !is_left_behind(&job->by_word, file) && world->now_ns - file->saved_ns > SETTLED_NS;
 }
 
 // What another cluster was told of is known to this one as what lay there when it adopted the job; behind that each counts its own
@@ -322,14 +343,26 @@ static job_facts facts_of(const gs_job *job) {
                        .state = job->state,
                        .step = job->step,
                        .generation = job->generation,
+                       .version = job->version,
                        .stop_asked = job->stop_asked,
                        .committed = job->committed,
                        .trains = job->run && gs_run_is_kept(job->run)};
 }
 
-static void store(promised_job *job, const job_facts *facts) {
+// Ranks train on where no row can be written, and a disk that lied loses rows: then another life knows of none of it, and its own
+// generations begin from what it knows.
+static void note_recorded(const sim_world *world, job_branch *branch, const job_facts *facts, bool is_read) {
+    if (!branch->generation || strcmp(branch->cluster, coordinator_state(world)->cluster.id) != 0) return;
+    bool has_it = facts->version >= branch->version;
+    if (is_read) branch->is_lost |= !has_it;
+    if (is_read || branch->life == coordinator_life(world)) branch->is_recorded = has_it && !branch->is_lost;
+}
+
+static void store(const sim_world *world, promised_job *job, const job_facts *facts, bool is_read) {
     job->is_stored = true;
     job->stored = *facts;
+    note_recorded(world, &job->by_word, facts, is_read);
+    note_recorded(world, &job->newest, facts, is_read);
     if (facts->trains) job->trained_generation = facts->generation;
 }
 
@@ -372,32 +405,40 @@ static void see_deleted(sim_world *world, const gs_completion *done) {
     if (!done->status.code) job->is_deleted = true;
 }
 
-// Ranks train on where no row can be written, and people were told that theirs was not; then another life knows of none of it.
-static bool has_recorded_branch(const promised_job *job) {
-    return job->branch_generation && job->is_stored && job->stored.generation >= job->branch_generation;
+static bool is_from_behind(const job_branch *branch, const saved_file *file) {
+    return branch->is_recorded && is_left_behind(branch, file);
 }
 
-// What people have gone back behind is nobody's any more.
 static void check_branch(sim_world *world, const gs_effect *effect) {
     const gs_checkpoint *resume = effect->agent_message.resume;
     const promised_job *job = know(world, effect->job->id);
     const saved_file *file = resume ? files_find(world, job->id, resume->directory) : NULL;
-    if (!file || !has_recorded_branch(job) || !is_left_behind(job, file) || is_named(world, job, resume->step)) return;
-    oracle_fail(world, "ranks are started from %s, and people have gone back to step %" PRId64, resume->directory, job->branch_step);
+    if (!file || is_named(world, job, resume->step)) return;
+    if (is_from_behind(&job->by_word, file))
+        oracle_fail(world, "ranks are started from %s, and people have gone back to step %" PRId64, resume->directory, job->by_word.step);
+    if (is_from_behind(&job->newest, file))
+        oracle_fail(world, "ranks are started from %s, and those of generation %u began at step %" PRId64, resume->directory,
+                    job->newest.generation, job->newest.step);
 }
 
 void promises_see_effect(sim_world *world, const gs_effect *effect) {
     sim_promises *promises = world->promises;
     if (effect->kind == GS_DO_DELETE_JOB) check_deletion(world, effect->job);
+    // It is judged by what there is now: somebody may remove that while the files of this one wait for their turn.
+    if (effect->kind == GS_DO_REMOVE_CHECKPOINT) {
+        promises_removed(world, effect->job_id, effect->text);
+        files_retire(world, effect->job_id, effect->text);
+    }
     // By an operator's word it begins anew, also where its row could not be read, or was deleted.
     if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted")) forget_row(know(world, effect->job->id));
-    if (effect->kind == GS_DO_NOTE && effect->job && !effect->job->run && !strcmp(effect->note.reason, "Released"))
+    bool is_released = effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "Released");
+    if (is_released && !effect->job->run && effect->job->checkpoints.is_given_up)
         know(world, effect->job->id)->may_start_anywhere = true;
     // Not of ranks that are on their way.
     bool is_there_again = effect->kind == GS_DO_NOTE && effect->job && !effect->job->run && !strcmp(effect->note.reason, "CheckpointsAvailable");
     if (effect->kind == GS_DO_END_RUN || is_there_again) know(world, effect->job->id)->may_start_anywhere = false;
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_START) begin(world, effect->run);
-    if (effect->kind == GS_DO_NOTE && effect->job && effect->job->go_on_step && !strcmp(effect->note.reason, "Released"))
+    if (is_released && effect->job->go_on_step)
         note_named(know(world, effect->job->id), effect->job->go_on_step);
     const gs_run *run = effect->kind == GS_DO_WRITE_CHECKPOINT ? effect->job->run : NULL;
     bool has_begun = run && run->phase == GS_RUN_CONNECTING && effect->checkpoint->state == GS_CHECKPOINT_DELETING;
@@ -423,7 +464,7 @@ void promises_see_event(sim_world *world, const gs_engine_event *event) {
     if (event->done.status.code) return;
     promised_job *job = know(world, facts.job);
     job->is_excused = false;
-    store(job, &facts);
+    store(world, job, &facts, false);
 }
 
 const gs_job *promises_find_unwritten(const sim_world *world, const gs_state *state) {
@@ -445,7 +486,7 @@ void promises_begin_life(sim_world *world, const gs_state *state) {
     for (size_t i = 0; i < state->jobs.count; i++) {
         promised_job *known = know(world, state->jobs.items[i]->id);
         const job_facts facts = facts_of(state->jobs.items[i]);
-        store(known, &facts);
+        store(world, known, &facts, true);
     }
 }
 
