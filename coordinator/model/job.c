@@ -61,7 +61,37 @@ void gs_job_free(gs_job *job) {
     gs_link_report_release(&job->link);
     gs_link_report_release(&job->observed_link);
     gs_plan_offers_release(&job->offers);
+    gs_job_forget_workers(job);
     free(job);
+}
+
+static uint64_t hash_name(const char *name) { return gs_hash64(name, strlen(name), 0); }
+
+// Members are in the order of their workers: who has several ranks follows itself.
+void gs_job_note_worker(gs_job *job, const char *worker) {
+    uint64_t hash = hash_name(worker);
+    size_t count = job->num_last_workers;
+    if (count && job->last_workers[count - 1] == hash) return;
+    if ((count & (count - 1)) == 0) {  // there is room up to the next power of two
+        uint64_t *grown = gs_model_alloc(count ? 2 * count : 1, sizeof *grown);
+        if (count) memcpy(grown, job->last_workers, count * sizeof *grown);
+        free(job->last_workers);
+        job->last_workers = grown;
+    }
+    job->last_workers[job->num_last_workers++] = hash;
+}
+
+void gs_job_forget_workers(gs_job *job) {
+    free(job->last_workers);
+    job->last_workers = NULL;
+    job->num_last_workers = 0;
+}
+
+bool gs_job_had_worker(const gs_job *job, const char *worker) {
+    uint64_t hash = hash_name(worker);
+    for (size_t i = 0; i < job->num_last_workers; i++)
+        if (job->last_workers[i] == hash) return true;
+    return false;
 }
 
 bool gs_job_is_being_deleted(const gs_job *job) { return job->held_back && gs_job_state_terminal(job->state); }

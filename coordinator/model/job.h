@@ -78,6 +78,9 @@ typedef struct gs_job {
     int64_t adopted_step;       // that they had come to
     uint32_t least_generation;  // of those that it is given here, where it was adopted: no earlier one can be mixed up with them; 0: any
 
+    uint64_t *last_workers;  // owned; hashes of the names of those that had ranks of its last run which is over
+    size_t num_last_workers;
+
     uint32_t generation;
     uint32_t begun_generation;  // the newest whose ranks all held a step to go on from; earlier than `generation` while they come to that
     int world_size;
@@ -153,6 +156,11 @@ typedef struct gs_job_savers {
 
 gs_job_savers gs_job_savers_of(const gs_job *job);
 bool gs_job_savers_include(const gs_job_savers *savers, uint32_t generation, int64_t step, const char *directory);  // generation 0: it is not told
+
+// The workers of its last run that is over, one after the other; of an ended job nobody asks.
+void gs_job_note_worker(gs_job *job, const char *worker);
+void gs_job_forget_workers(gs_job *job);
+bool gs_job_had_worker(const gs_job *job, const char *worker);
 
 // It may never come to be: until its first row is durable nobody is told that he belongs to it, and nothing else is written of it.
 bool gs_job_is_unrecorded(const gs_job *job);

@@ -209,13 +209,24 @@ static bool is_unknown(const gs_engine *engine, const gs_running_trainer *runnin
     return !job && !gs_job_table_is_gone(jobs, running->job, names_cluster);
 }
 
-// Whose rank another cluster has adopted: of its last generation, or of one that was formed there since.
-static gs_job *job_of_adopted(const gs_engine *engine, const gs_running_trainer *running) {
+// It has ranks of the job, or had some in its last run.
+static bool had_ranks(const gs_job *job, const char *worker) {
+    for (int i = 0; job->run && i < job->run->num_members; i++)
+        if (strcmp(job->run->members[i].worker, worker) == 0) return true;
+    return gs_job_had_worker(job, worker);
+}
+
+// Whose rank another cluster has adopted: of its last generation, or of one that was formed there since. Where keys are shown a
+// worker says so of what it has, or had: what any other one says would end any job.
+static gs_job *job_of_adopted(const gs_engine *engine, const gs_agent *agent, const gs_principal *principal,
+                              const gs_running_trainer *running) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, running->job);
     if (!job || gs_job_is_unrecorded(job) || gs_job_state_terminal(job->state)) return NULL;
     const gs_member *member = gs_state_member(&engine->state, running->incarnation);
-    bool is_here = member && member->job == job && member->stage != GS_MEMBER_EXITED;
-    return is_here || (job->generation && running->generation >= job->generation) ? job : NULL;
+    if (member && member->job == job && member->stage != GS_MEMBER_EXITED)
+        return gs_principal_may_be(principal, member->worker) ? job : NULL;
+    if (!job->generation || running->generation < job->generation) return NULL;
+    return !principal->is_known || had_ranks(job, agent->name) ? job : NULL;
 }
 
 // The job is theirs now: its ranks train on there. None of them is ended, and no other set is started.
@@ -241,8 +252,8 @@ static void give_away(gs_engine *engine, gs_job *job, const gs_running_trainer *
     }
 }
 
-static void note_unknown(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
-    gs_job *job = job_of_adopted(engine, running);
+static void note_unknown(gs_engine *engine, gs_agent *agent, const gs_principal *principal, const gs_running_trainer *running) {
+    gs_job *job = job_of_adopted(engine, agent, principal, running);
     if (job) give_away(engine, job, running);
     leave_alone(engine, agent, (int)running->slot);
 }
@@ -268,7 +279,7 @@ static bool has_never_trained(const gs_running_trainer *running) {
     return running->cluster && *running->cluster && !running->generation && running->step <= 0;
 }
 
-static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
+static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_principal *principal, const gs_running_trainer *running) {
     if (running->slot < 0 || running->slot >= agent->num_slots) return;
     gs_agent_slot *slot = &agent->slots[running->slot];
     *slot = (gs_agent_slot){.incarnation = running->incarnation,
@@ -282,12 +293,13 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
                             .pid = running->pid};
     snprintf(slot->cluster, sizeof slot->cluster, "%s", running->cluster ? running->cluster : "");
     if (slot->is_unknown) {
-        note_unknown(engine, agent, running);
+        note_unknown(engine, agent, principal, running);
         return;
     }
     // It was told when it was adopted, and may not have heard it.
     if (gs_cluster_is_other(&engine->state.cluster, slot->cluster)) gs_order_adopt_slot(engine, agent, (int)running->slot);
     gs_member *member = gs_state_member(&engine->state, running->incarnation);
+    if (member && !gs_principal_may_be(principal, member->worker)) member = NULL;  // another worker's: nothing here is said of it
     bool is_over = !member || member->stage == GS_MEMBER_EXITED;
     if (is_over || member->kill_sent) {
         // What was ours and is not any more is asked to save and end.
@@ -381,7 +393,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     agent->looks_out = hello->looks_out;
     gs_place_await(engine, agent, hello->tells_place);
     agent->heard_ns = agent->connected_ns = engine->state.now_ns;
-    for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &hello->running[i]);
+    for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &event->from.principal, &hello->running[i]);
     gs_tell_agent_welcome(engine, agent);  // last: who is told neither to kill a trainer nor to stop it lets it go on
     notice_missing(engine, agent);
     claim_devices(engine, agent);

@@ -184,8 +184,15 @@ static void end_left(gs_engine *engine, gs_run *run) {
                 (long long)run->step);
 }
 
+// What they say of its ranks later counts more than what others do.
+static void note_workers(gs_job *job, const gs_run *run) {
+    gs_job_forget_workers(job);
+    for (int i = 0; i < run->num_members; i++) gs_job_note_worker(job, run->members[i].worker);
+}
+
 static void end_run(gs_engine *engine, gs_run *run) {
     gs_job *job = run->job;
+    note_workers(job, run);
     gs_effect *ended = gs_mind_do(engine, GS_DO_END_RUN);
     ended->job = job;
     ended->run = run;

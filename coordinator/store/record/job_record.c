@@ -225,6 +225,14 @@ static void read_documents(gs_job_documents *documents, const gs_json *record) {
     documents->sample = sample ? strdup(sample) : NULL;
 }
 
+// Who had its ranks is what people are shown of its last run.
+static void read_last_workers(gs_job *job, const gs_json *final_workers) {
+    for (size_t i = 0; i < gs_json_count(final_workers); i++) {
+        const char *worker = gs_json_string_or(gs_json_at(final_workers, i), "worker", "");
+        if (*worker) gs_job_note_worker(job, worker);
+    }
+}
+
 static gs_status fill_job(gs_job *job, const gs_json *record) {
     if (!gs_job_state_from_name(&job->state, gs_json_string_or(record, "state", "")) ||
         !gs_job_state_from_name(&job->stop_outcome,
@@ -277,8 +285,10 @@ gs_status gs_job_from_record(gs_job **out, gs_job_documents *documents, uint64_t
     if (!status.code) {
         read_ages(job, record, now_ns, wall_ms);
         job->ended_ns = now_ns;  // where nobody knows better
-        if (!gs_job_state_terminal(job->state))
+        if (!gs_job_state_terminal(job->state)) {
             job->run = gs_run_from_record(job, gs_json_get(record, "run"), now_ns);
+            read_last_workers(job, gs_json_get(record, "final_workers"));
+        }
         job->waiting_since_ms = wall_ms;
         job->waiting_since_ns = now_ns;
         *documents = (gs_job_documents){.spec = take_copy(record, "spec")};

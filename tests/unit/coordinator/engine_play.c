@@ -339,7 +339,9 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
     play->agent_stream = event.from.call;
-    event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
+    if (play->shows_key_of) event.from.principal = (gs_principal){.is_known = true, .name = play->shows_key_of};
+    if (play->says_it_is) event.from.incarnation = GS_PLAY_AGENT + 1;
+    event.agent_hello = (gs_agent_hello){.worker = play->says_it_is ? play->says_it_is : "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
     event.agent_hello.seen = play->seen_by_worker;
     event.agent_hello.looks_out = play->looks_out;
@@ -348,8 +350,8 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
         event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
         for (int i = 0; i < GS_PLAY_RANKS; i++)
             if (!play->ranks[i].is_gone) event.agent_hello.running[event.agent_hello.num_running++] = (gs_running_trainer){
-                .slot = i, .pid = 1, .incarnation = play->ranks[i].incarnation, .job = play->job, .rank = i,
-                .cluster = cluster, .generation = job->generation + play->ahead};
+                .slot = i, .pid = 1, .incarnation = play->says_it_runs ? play->says_it_runs + (uint64_t)i : play->ranks[i].incarnation,
+                .job = play->job, .rank = i, .cluster = cluster, .generation = job->generation + play->ahead};
     }
     gs_play_hear(play, &event);
 }

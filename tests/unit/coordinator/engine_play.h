@@ -56,6 +56,9 @@ typedef struct gs_play {
     gs_call agent_stream, rank_streams[GS_PLAY_RANKS];  // of their last hello
     uint32_t epoch;                // of the coordinator; its life has the same number
     gs_seen_life seen_by_worker;   // as it says at each hello
+    const char *shows_key_of;      // whose key the worker shows at its hello; NULL: nobody asks for one
+    const char *says_it_is;        // the name that a worker has then; NULL: "w", whose ranks there are
+    uint64_t says_it_runs;         // the incarnation of all that it runs then, which is none of its own; 0: what was started
     uint32_t ahead;                // of the generation that is known here, as what it runs then
     uint32_t left_by;              // a generation, which has left its fence among the job's checkpoints
     int num_ended;  // jobs that the next life finds besides, before its own

@@ -189,6 +189,19 @@ static void what_is_no_job_is_refused(void **state) {
 }
 
 // There may be ten thousand jobs that rest, and a sample may be long. It ends with a whole character.
+// Who had ranks of the run before is asked about them, when they come back as another cluster's.
+static void workers_of_the_last_run_are_known_after_a_start(void **state) {
+    (void)state;
+    gs_job_documents documents;
+    gs_job *job = read_job(&documents, ",\"final_workers\":[{\"worker\":\"w5\"},{\"worker\":\"w5\"},{\"worker\":\"w6\"},{\"worker\":\"w7\"}]", "");
+    assert_true(gs_job_had_worker(job, "w5"));
+    assert_true(gs_job_had_worker(job, "w6"));
+    assert_true(gs_job_had_worker(job, "w7"));
+    assert_false(gs_job_had_worker(job, "w0"));  // of the run that lives
+    assert_int_equal(job->num_last_workers, 3);
+    release(job, &documents);
+}
+
 static void a_job_that_rests_has_the_begin_of_its_sample(void **state) {
     (void)state;
     char text[2002];
@@ -217,6 +230,7 @@ int main(void) {
         cmocka_unit_test(a_plan_is_known_without_its_document),
         cmocka_unit_test(an_order_that_is_none_is_forgotten),
         cmocka_unit_test(what_is_no_job_is_refused),
+        cmocka_unit_test(workers_of_the_last_run_are_known_after_a_start),
         cmocka_unit_test(a_job_that_rests_has_the_begin_of_its_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
