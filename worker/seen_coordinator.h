@@ -11,6 +11,7 @@ typedef struct gs_seen_coordinator {
     char cluster[24];  // "": none yet
     int64_t epoch;
     uint64_t life;
+    char proof[40];  // that it has said so, for one with its key; "": it gave none
 } gs_seen_coordinator;
 
 void gs_seen_coordinator_note(gs_seen_coordinator *seen, const gs_json *welcome);

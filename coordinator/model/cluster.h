@@ -23,6 +23,7 @@ typedef struct gs_cluster {
     uint32_t later_generation;
     int64_t doubted_ns;    // a trainer has shown it, and no worker has denied it: since when; 0: nobody has
     int64_t doubted_epoch;  // that it has seen
+    int64_t told_doubt_ns;  // when people were last told of what nobody has proven; 0: never
 } gs_cluster;
 
 // What a peer says of the coordinators that it has heard.
@@ -30,6 +31,7 @@ typedef struct gs_seen_life {
     const char *cluster;  // "": none
     int64_t epoch;        // 0: none
     uint64_t life;        // 0: none was told
+    bool is_doubtful;     // nothing shows that a coordinator has said so, and its sender is one of whom that is asked
 } gs_seen_life;
 
 // "" is of an earlier version, which knows of no clusters: ours.

@@ -2,14 +2,16 @@
 
 #include <stdio.h>
 
+#include "coordinator/serve/told_life.h"
 #include "core/clock.h"
 
-static gs_json *welcome(const gs_state *state, const gs_agent_message *message) {
+static gs_json *welcome(const gs_state *state, const gs_key_gate *gate, const gs_agent_message *message) {
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "welcome");
     gs_json_set_string(item, "cluster", state->cluster.id);
     gs_json_set_int(item, "coordinator_epoch", state->cluster.epoch);
     gs_json_set_u64(item, "coordinator_life", state->cluster.life);
+    gs_item_prove_life(item, "life_proof", gate, &state->cluster, 0);
     gs_json_set_double(item, "heartbeat_seconds", (double)message->heartbeat_ns / GS_NS_PER_SEC);
     gs_json_set_string(item, "checkpoints_dir", state->checkpoints_dir);
     return item;
@@ -31,7 +33,17 @@ static gs_json *describe_resume(const char *job_directory, const gs_checkpoint *
     return resume;
 }
 
-static gs_json *start_rank(const gs_state *state, const gs_effect *effect, gs_json *spec) {
+// By which its agent can show later that numbers up to there were given out.
+static gs_json *numbers(const gs_state *state, const gs_key_gate *gate) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "coordinator_epoch", state->cluster.epoch);
+    gs_json_set_u64(out, "coordinator_life", state->cluster.life);
+    gs_json_set_int(out, "end", state->generations.durable_end);
+    gs_item_prove_life(out, "proof", gate, &state->cluster, state->generations.durable_end);
+    return out;
+}
+
+static gs_json *start_rank(const gs_state *state, const gs_key_gate *gate, const gs_effect *effect, gs_json *spec) {
     const gs_job *job = effect->job;
     const gs_member *member = effect->member;
     const gs_checkpoint *resume = effect->agent_message.resume;
@@ -50,6 +62,7 @@ static gs_json *start_rank(const gs_state *state, const gs_effect *effect, gs_js
     if (state->timing.orphan_ns != gs_timing_default.orphan_ns)
         gs_json_set_double(item, "orphan_seconds", gs_seconds_of(state->timing.orphan_ns));
     gs_json_set_int(item, "last_generation", state->generations.next - 1);
+    if (gate) gs_json_set(item, "numbers", numbers(state, gate));
     gs_json_set_string(item, "device", member->device);
     gs_json_set(item, "spec", gs_json_retain(spec));
     gs_json_set_string(item, "checkpoints_dir", directory);
@@ -76,10 +89,10 @@ static gs_json *about_rank(const gs_state *state, const char *type, const gs_age
     return item;
 }
 
-gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, gs_json *spec) {
+gs_json *gs_agent_item(const gs_state *state, const gs_key_gate *gate, const gs_effect *effect, gs_json *spec) {
     switch (effect->agent_message.order) {
-    case GS_TELL_AGENT_WELCOME: return welcome(state, &effect->agent_message);
-    case GS_TELL_START_RANK: return start_rank(state, effect, spec);
+    case GS_TELL_AGENT_WELCOME: return welcome(state, gate, &effect->agent_message);
+    case GS_TELL_START_RANK: return start_rank(state, gate, effect, spec);
     case GS_TELL_STOP_RANK: return stop_rank(&effect->agent_message);
     case GS_TELL_DESCRIBE_RANK: return about_rank(state, "describe_rank", &effect->agent_message);
     case GS_TELL_AGENT_CADENCE: return cadence(&effect->agent_message);

@@ -1,5 +1,6 @@
 #include "coordinator/serve/member_items.h"
 
+#include "coordinator/serve/told_life.h"
 #include "core/clock.h"
 #include "rpc/plan/plan_message.h"
 #include "rpc/schema/step_record.h"
@@ -33,11 +34,12 @@ static gs_json *cadence(const gs_member_message *message) {
     return item;
 }
 
-static gs_json *welcome(const gs_state *state, const gs_member_message *message) {
+static gs_json *welcome(const gs_state *state, const gs_key_gate *gate, const gs_member_message *message) {
     gs_json *item = new_item("welcome");
     gs_json_set_string(item, "cluster", state->cluster.id);
     gs_json_set_int(item, "coordinator_epoch", state->cluster.epoch);
     gs_json_set_u64(item, "coordinator_life", state->cluster.life);
+    gs_item_prove_life(item, "life_proof", gate, &state->cluster, 0);
     set_cadence(item, message->cadence);
     gs_json_set_int(item, "step_record", GS_STEP_RECORD_VERSION);
     gs_json_set_double(item, "orphan_seconds", (double)message->orphan_ns / GS_NS_PER_SEC);
@@ -83,10 +85,10 @@ static gs_json *replan(const gs_run *run, gs_json *plan) {
     return item;
 }
 
-gs_json *gs_member_item(const gs_state *state, const gs_effect *effect, gs_json *plan) {
+gs_json *gs_member_item(const gs_state *state, const gs_key_gate *gate, const gs_effect *effect, gs_json *plan) {
     const gs_run *run = effect->run;
     switch (effect->member_message.order) {
-    case GS_TELL_WELCOME: return welcome(state, &effect->member_message);
+    case GS_TELL_WELCOME: return welcome(state, gate, &effect->member_message);
     case GS_TELL_PREPARE: return prepare(state, effect, plan);
     case GS_TELL_START: return start(run);
     case GS_TELL_GO: return bound_item("go", run);

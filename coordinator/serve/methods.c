@@ -21,6 +21,7 @@
 #include "coordinator/serve/decode_trainer.h"
 #include "coordinator/serve/job_lists.h"
 #include "coordinator/serve/plan_preview.h"
+#include "coordinator/serve/told_life.h"
 #include "coordinator/store/log_disk.h"
 #include "core/clock.h"
 #include "rpc/schema/step_record.h"
@@ -80,18 +81,24 @@ static bool is_own_worker(gs_rpc_call_handle *call, const gs_rpc_peer *peer, con
     return false;
 }
 
-#define HELLO_METHOD(method, decode)                                                                   \
-    static void method(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,                   \
-                       const gs_json *request) {                                                       \
-        gs_service *service = ctx;                                                                     \
-        if (!is_own_worker(call, peer, request)) return;                                               \
-        gs_engine_event event = event_from(service, call, true, peer, request);                        \
-        decode(&event, request);                                                                       \
-        gs_steps_take(service->steps, &event);                                                         \
-    }
+static void agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    gs_service *service = ctx;
+    if (!is_own_worker(call, peer, request)) return;
+    gs_engine_event event = event_from(service, call, true, peer, request);
+    gs_decode_agent_hello(&event, request);
+    gs_told_life_check(&event.agent_hello.seen, service->gate, &event.from.principal, request);
+    gs_told_numbers_check(&event.agent_hello, service->gate, &service->steps->state->cluster, request);
+    gs_steps_take(service->steps, &event);
+}
 
-HELLO_METHOD(agent_hello, gs_decode_agent_hello)
-HELLO_METHOD(hello, gs_decode_hello)
+static void hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    gs_service *service = ctx;
+    if (!is_own_worker(call, peer, request)) return;
+    gs_engine_event event = event_from(service, call, true, peer, request);
+    gs_decode_hello(&event, request);
+    gs_told_life_check(&event.hello.seen, service->gate, &event.from.principal, request);
+    gs_steps_take(service->steps, &event);
+}
 
 static void agent_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     gs_service *service = ctx;

@@ -104,7 +104,7 @@ static void submit(const gs_performer *performer, gs_work *work, uint64_t ticket
 
 static void tell_agent(const gs_performer *performer, const gs_effect *effect, shared_parts *parts) {
     gs_json *spec = effect->job ? encode_spec(parts, effect->job->sight->documents.spec) : NULL;
-    gs_status status = gs_calls_send(performer->calls, effect->call, gs_agent_item(performer->state, effect, spec));
+    gs_status status = gs_calls_send(performer->calls, effect->call, gs_agent_item(performer->state, performer->observer->gate, effect, spec));
     if (!status.code) return;
     gs_log_warn("worker not told", "worker=%s job=%s reason=\"%s\"", effect->agent->name,
                 effect->job ? effect->job->id_text : "", status.message);
@@ -113,7 +113,7 @@ static void tell_agent(const gs_performer *performer, const gs_effect *effect, s
 
 static void tell_member(const gs_performer *performer, const gs_effect *effect, shared_parts *parts) {
     gs_json *text = encode_plan(parts, &effect->member_message);
-    gs_status status = gs_calls_send(performer->calls, effect->call, gs_member_item(performer->state, effect, text));
+    gs_status status = gs_calls_send(performer->calls, effect->call, gs_member_item(performer->state, performer->observer->gate, effect, text));
     if (!status.code) return;
     gs_log_warn("rank not told", "job=%s rank=%d worker=%s reason=\"%s\"", effect->job->id_text,
                 gs_member_index(effect->member), effect->member->worker, status.message);

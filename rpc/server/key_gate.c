@@ -420,3 +420,12 @@ void gs_key_gate_get_stats(const gs_key_gate *gate, gs_key_gate_stats *stats) {
                                  .refused_unknown = atomic_load(&gate->num_unknown),
                                  .refused_ended = atomic_load(&gate->num_ended)};
 }
+
+void gs_key_gate_prove(const gs_key_gate *gate, char text[GS_LIFE_PROOF_BYTES], const gs_told_life *told) {
+    if (gate) gs_life_proof_make(text, &gate->server.secret, told);
+    else *text = '\0';
+}
+
+bool gs_key_gate_has_proven(const gs_key_gate *gate, const char *text, const gs_told_life *told) {
+    return gate && gs_life_proof_holds(text, &gate->server.secret, told);
+}

@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "rpc/keys/key_store.h"
+#include "rpc/keys/life_proof.h"
 #include "rpc/server/rpc_caller.h"
 #include "rpc/wire/rpc_context.h"
 #include "rpc/wire/zmq_socket.h"
@@ -29,6 +30,10 @@ bool gs_key_gate_find(gs_key_gate *gate, const char *user, gs_rpc_caller *caller
 void gs_key_gate_look(gs_key_gate *gate);
 // Grows with each change of the file that was taken. Any thread.
 unsigned gs_key_gate_changes(const gs_key_gate *gate);
+
+// By the server's own key (rpc/keys/life_proof.h). Any thread. Of no gate (NULL) the proof is "".
+void gs_key_gate_prove(const gs_key_gate *gate, char text[GS_LIFE_PROOF_BYTES], const gs_told_life *told);
+bool gs_key_gate_has_proven(const gs_key_gate *gate, const char *text, const gs_told_life *told);
 
 typedef struct gs_key_gate_stats {
     bool is_alive;  // the handler's thread has looked at its socket of late

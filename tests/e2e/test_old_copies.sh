@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # A copy of a data directory that was taken while a job trained, from within the life that ran on: nothing in it says that it is old
 # but the numbers of generations. It is started where the right one was, with the workers there, and where nobody is left of them.
-# Row C7 of docs/faults.md.
+# Row C7 of docs/faults.md. Keys are shown, so that what workers say counts with the proof that they were given, and no other.
 . "$(dirname "$0")/lib.sh"
 command -v python3 >/dev/null || { echo "SKIP: no python3"; exit 77; }
 
 # Beside the copies: what is on the disk of checkpoints no backup of a database takes along.
-own=(--checkpoints "$run/checkpoints")
+own=(--checkpoints "$run/checkpoints" --require-key)
 mkdir "$run/checkpoints"
+unset GRADSYNC_KEY
 start_coordinator right "$run/data" "${own[@]}"
+GRADSYNC_DATA_DIR=$run/data "$bin/gradsync" key new agent --role worker --out "$run/agent.key" 2>/dev/null
+export GRADSYNC_KEY=$run/agent.key
 http_address=${server#http://}
 start_worker agent 3
 training() { # NAME STEPS

@@ -25,7 +25,7 @@ void peer_see(sim_peer *peer, const sim_item *welcome) {
     peer->seen_life = welcome->life;
 }
 
-gs_seen_life peer_seen(const sim_peer *peer) { return (gs_seen_life){peer->seen_cluster, peer->seen_epoch, peer->seen_life}; }
+gs_seen_life peer_seen(const sim_peer *peer) { return (gs_seen_life){peer->seen_cluster, peer->seen_epoch, peer->seen_life, false}; }
 
 static bool is_cut(const sim_line *line) { return line->to_coordinator_down || line->from_coordinator_down; }
 

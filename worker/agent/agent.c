@@ -290,7 +290,7 @@ static bool is_apart(const gs_place_sight *sight) {
 static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     static const char *const copied[] = {"job",         "job_name",     "slot", "rank_hint",
                                          "incarnation", "launch_token", "spec", "cluster",
-                                         "last_generation", "orphan_seconds", NULL};
+                                         "last_generation", "numbers", "orphan_seconds", NULL};
     gs_json *out = gs_json_new_object();
     for (const char *const *name = copied; *name; name++) {
         const gs_json *member = gs_json_get(item, *name);

@@ -256,6 +256,8 @@ gs_json *gs_slot_describe(const gs_slot *slot) {
     gs_json_set_string(out, "state", gs_member_state_name((gs_member_state)atomic_load(&slot->page->state)));
     gs_json_set_u64(out, "incarnation", slot->incarnation);
     gs_json_set_int(out, "pid", slot->pid);
+    const gs_json *numbers = gs_json_get(slot->document, "numbers");
+    if (numbers) gs_json_set(out, "numbers", gs_json_copy(numbers));
     return out;
 }
 

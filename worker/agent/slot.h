@@ -67,7 +67,7 @@ bool gs_slot_held_longer(const gs_slot *slot, double limit_seconds, double margi
 void gs_slot_read(gs_slot *slot, gs_slot_output *output);
 // After its pidfd became readable: the last output, the exit report; then the slot is free.
 void gs_slot_reap(gs_slot *slot, const char *host);
-// {slot, job, cluster, rank, generation, world_size, applied_step, incarnation, pid}
+// {slot, job, cluster, rank, generation, world_size, applied_step, incarnation, pid, numbers?}: the last as its coordinator said it
 gs_json *gs_slot_describe(const gs_slot *slot);
 // The same with what a coordinator needs to adopt it: {launch_token, device, checkpoints_dir, spec}.
 gs_json *gs_slot_describe_fully(const gs_slot *slot);

@@ -117,6 +117,7 @@ typedef struct gs_agent_hello {
     gs_agent_devices devices;  // taken
     gs_running_trainer *running;  // owned by the event
     size_t num_running;
+    int64_t proven_end;  // another life of this cluster had reserved generations below, as what it was given shows; 0: it shows nothing
 } gs_agent_hello;
 
 typedef struct gs_exit_report {

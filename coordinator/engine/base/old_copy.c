@@ -4,6 +4,9 @@
 
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
+#include "core/clock.h"
+
+#define DOUBT_AGAIN_NS (60 * GS_NS_PER_SEC)
 
 static gs_status say_old(const gs_engine *engine, const char *who, int64_t epoch) {
     const gs_cluster *cluster = &engine->state.cluster;
@@ -47,9 +50,23 @@ static gs_status end(gs_engine *engine, const char *who, int64_t epoch) {
     return end_with(engine, say_old(engine, who, epoch));
 }
 
+// It asks again and again, and others may say the same.
+static gs_status doubt(gs_engine *engine, gs_status said) {
+    gs_cluster *cluster = &engine->state.cluster;
+    if (cluster->told_doubt_ns && engine->state.now_ns - cluster->told_doubt_ns < DOUBT_AGAIN_NS) return said;
+    cluster->told_doubt_ns = engine->state.now_ns;
+    gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "UnprovenLife",
+                "%s; nothing that a coordinator with this one's key has given out shows it, so it is refused and this one goes on. If the "
+                "data directory may be an old copy, stop it and start the newer one",
+                said.message);
+    return said;
+}
+
 gs_status gs_old_copy_ask_worker(gs_engine *engine, const gs_seen_life *seen, const char *worker) {
     const gs_cluster *cluster = &engine->state.cluster;
-    if (gs_cluster_is_older(cluster, seen)) return end(engine, worker, seen->epoch);
+    bool is_older = gs_cluster_is_older(cluster, seen);
+    if (is_older && seen->is_doubtful) return doubt(engine, say_old(engine, worker, seen->epoch));
+    if (is_older) return end(engine, worker, seen->epoch);
     // Who has not seen a later life itself would be told what to end.
     if (cluster->is_old_copy) return say_going_down();
     return gs_ok();
@@ -72,10 +89,11 @@ gs_status gs_old_copy_ask_stranger(const gs_engine *engine, const gs_trainer_hel
                     hello->backend_generation, engine->state.cluster.id, first_unknown(engine) - 1);
 }
 
-gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello) {
+gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello, bool shows_key) {
     for (size_t i = 0; i < hello->num_running; i++) {
         const gs_running_trainer *running = &hello->running[i];
         if (!is_ahead(engine, running)) continue;
+        if (shows_key && hello->proven_end <= (int64_t)running->generation) return doubt(engine, say_ahead(engine, hello, running));
         engine->state.cluster.later_generation = running->generation;
         return end_with(engine, say_ahead(engine, hello, running));
     }
@@ -127,6 +145,7 @@ static bool has_witness_to_come(const gs_engine *engine) {
 gs_status gs_old_copy_ask_trainer(gs_engine *engine, const gs_seen_life *seen) {
     gs_cluster *cluster = &engine->state.cluster;
     if (!gs_cluster_is_older(cluster, seen)) return gs_ok();
+    if (seen->is_doubtful) return doubt(engine, say_old(engine, "a trainer", seen->epoch));
     if (!cluster->is_old_copy && witnessed_epoch(engine) >= seen->epoch) {
         gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "OtherDatabase",
                     "a trainer was welcomed by another coordinator on a copy of this database (epoch %lld); workers know "

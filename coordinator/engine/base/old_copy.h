@@ -2,6 +2,9 @@
 //
 // What a worker says is believed, and this coordinator ends: workers are where sets start. A trainer may have been
 // welcomed by an old copy itself, of which its worker knows better; so its word waits for a worker's.
+//
+// Where keys are shown both say it with what a coordinator has given them (serve/told_life.h). Without that they are refused, which
+// is noted, and nobody ends.
 #ifndef COORDINATOR_ENGINE_BASE_OLD_COPY_H
 #define COORDINATOR_ENGINE_BASE_OLD_COPY_H
 
@@ -15,7 +18,7 @@ GS_NODISCARD gs_status gs_old_copy_ask_worker(gs_engine *engine, const gs_seen_l
 GS_NODISCARD gs_status gs_old_copy_ask_trainer(gs_engine *engine, const gs_seen_life *seen);
 
 // The same as the first, of what it runs: a generation of this cluster that this database has not given out yet.
-GS_NODISCARD gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello);
+GS_NODISCARD gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello, bool shows_key);
 // UNAVAILABLE for a trainer of such a generation that belongs to nobody here. It asks again, and its worker's word decides: an
 // answer for good would have it leave a generation that lives elsewhere. So it is told by one that is going down, too.
 GS_NODISCARD gs_status gs_old_copy_ask_stranger(const gs_engine *engine, const gs_trainer_hello *hello);

@@ -376,7 +376,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_agent *agent = NULL;
     gs_status status = hello->refusal;
     if (!status.code) status = gs_old_copy_ask_worker(engine, &hello->seen, hello->worker);
-    if (!status.code) status = gs_old_copy_ask_running(engine, hello);
+    if (!status.code) status = gs_old_copy_ask_running(engine, hello, event->from.principal.is_known);
     bool known = !status.code && gs_agent_table_find(&engine->state.agents, hello->worker);
     if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.incarnation);
     if (status.code) {

@@ -1,14 +1,14 @@
-// Proof that somebody knows a secret, without saying it: SipHash-2-4 with 128 bits of output
-// (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012).
+// Proof that somebody knows a secret, without saying it.
 #ifndef GRADSYNC_COMM_NET_SECRET_H
 #define GRADSYNC_COMM_NET_SECRET_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/siphash.h"
 #include "core/status.h"
 
-#define GS_NET_SECRET_BYTES 16
+#define GS_NET_SECRET_BYTES GS_SIPHASH_BYTES
 
 typedef struct gs_net_secret {
     uint8_t bytes[GS_NET_SECRET_BYTES];

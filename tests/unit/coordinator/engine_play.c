@@ -344,6 +344,7 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     event.agent_hello = (gs_agent_hello){.worker = play->says_it_is ? play->says_it_is : "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
     event.agent_hello.seen = play->seen_by_worker;
+    event.agent_hello.proven_end = play->shows_numbers_below;
     event.agent_hello.looks_out = play->looks_out;
     const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
     if (job && (job->run || *cluster)) {

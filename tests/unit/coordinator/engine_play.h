@@ -58,6 +58,7 @@ typedef struct gs_play {
     gs_seen_life seen_by_worker;   // as it says at each hello
     const char *shows_key_of;      // whose key the worker shows at its hello; NULL: nobody asks for one
     const char *says_it_is;        // the name that a worker has then; NULL: "w", whose ranks there are
+    int64_t shows_numbers_below;   // that another life has reserved; 0: it shows nothing
     uint64_t says_it_runs;         // the incarnation of all that it runs then, which is none of its own; 0: what was started
     uint32_t ahead;                // of the generation that is known here, as what it runs then
     uint32_t left_by;              // a generation, which has left its fence among the job's checkpoints

@@ -14,7 +14,7 @@
 
 #define OF_COPY 99  // the life that a copy drew at its start
 
-static const gs_seen_life first_life = {"c", 1, 1}, second_life = {"c", 2, 2}, life_of_copy = {"c", 2, OF_COPY};
+static const gs_seen_life first_life = {"c", 1, 1, false}, second_life = {"c", 2, 2, false}, life_of_copy = {"c", 2, OF_COPY, false};
 
 // It has trained in the first life, and this is the third; in the second's place a copy was there for a moment.
 static int set_up(void **state) {
@@ -98,7 +98,7 @@ static void a_later_life_is_denied_by_nobody(void **state) {
     gs_play *play = *state;
     find_worker(play, second_life);
     gs_play_wait(play, 2 * gs_timing_default.agent_grace_ns);
-    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 4, 4}));
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 4, 4, false}));
     gs_play_wait(play, gs_timing_default.grace_ns + GS_NS_PER_SEC);
     assert_true(is_old(play));
 }
@@ -109,21 +109,21 @@ static void a_worker_that_has_stayed_knows_the_life_that_it_is_in(void **state) 
     find_worker(play, second_life);
     assert_true(is_welcome(play, 1, second_life));
     gs_play_wait(play, gs_timing_default.agent_grace_ns);
-    assert_true(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_true(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY, false}));
     assert_false(is_old(play));
 }
 
 // A copy that was started when this one was has the same epoch: workers that come back know only the life before.
 static void workers_have_the_time_to_know_the_life_that_they_are_in(void **state) {
     gs_play *play = *state;
-    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY, false}));
     gs_play_wait(play, GS_NS_PER_SEC);
     find_worker(play, second_life);
     gs_play_wait(play, gs_timing_default.agent_grace_ns - GS_NS_PER_SEC);
-    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY, false}));
     assert_false(is_old(play));
     gs_play_wait(play, 2 * GS_NS_PER_SEC);
-    assert_true(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_true(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY, false}));
     assert_false(is_old(play));
 }
 
@@ -131,7 +131,7 @@ static void workers_have_the_time_to_know_the_life_that_they_are_in(void **state
 static void a_worker_that_leaves_knows_nothing(void **state) {
     gs_play *play = *state;
     find_worker(play, second_life);
-    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY, false}));
     gs_play_wait(play, gs_timing_default.agent_grace_ns - GS_NS_PER_SEC);
     assert_false(is_old(play));
     gs_play_lose_worker(play);
@@ -244,6 +244,41 @@ static void a_fence_of_later_does_not_hide_who_still_runs(void **state) {
     for (int i = 0; i < GS_PLAY_RANKS; i++) assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
 }
 
+// Any worker could make it up.
+static void what_a_key_says_without_a_proof_ends_nobody(void **state) {
+    gs_play *play = *state;
+    play->shows_key_of = "w";
+    play->watched_reason = "UnprovenLife";
+    for (int i = 0; i < 3; i++) find_worker(play, (gs_seen_life){"c", 1000000, 7, .is_doubtful = true});
+    gs_status answer;
+    assert_true(gs_play_is_answered(play, play->agent_stream, &answer));
+    assert_int_equal(answer.code, GS_UNAVAILABLE);
+    assert_false(is_old(play));
+    assert_int_equal(play->num_watched, 1);
+    find_worker(play, second_life);
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 1000000, 7, .is_doubtful = true}));
+    gs_play_wait(play, gs_timing_default.grace_ns + GS_NS_PER_SEC);
+    assert_false(is_old(play));
+    assert_non_null(gs_play_run(play));
+    find_worker(play, life_of_copy);  // with a proof
+    assert_true(is_old(play));
+}
+
+static void nor_do_numbers_that_no_other_life_is_shown_to_have_reserved(void **state) {
+    gs_play *play = *state;
+    play->shows_key_of = "w";
+    play->seen_by_worker = second_life;
+    play->ahead = 5 * GS_GENERATION_BLOCK;
+    gs_play_find_worker_of(play, "c");
+    assert_false(is_old(play));
+    play->shows_numbers_below = gs_play_run(play)->generation + play->ahead;
+    gs_play_find_worker_of(play, "c");
+    assert_false(is_old(play));
+    play->shows_numbers_below++;
+    gs_play_find_worker_of(play, "c");
+    assert_true(is_old(play));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_trainer_that_a_copy_has_welcomed_does_not_end_the_right_one),
@@ -258,6 +293,8 @@ int main(void) {
         TEST(who_speaks_to_an_old_copy_is_refused),
         TEST(a_worker_that_runs_a_generation_of_later_ends_it),
         TEST(a_trainer_of_later_asks_again),
+        TEST(what_a_key_says_without_a_proof_ends_nobody),
+        TEST(nor_do_numbers_that_no_other_life_is_shown_to_have_reserved),
         TEST(a_fence_of_later_does_not_hide_who_still_runs),
         TEST(who_comes_next_is_not_kept_out_by_a_fence_of_later),
     };
