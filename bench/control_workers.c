@@ -19,6 +19,7 @@
 #include "core/strbuf.h"
 #include "core/thread.h"
 #include "rpc/json/json.h"
+#include "rpc/schema/launch_token.h"
 #include "rpc/wire/frame.h"
 
 #define GREETING_BYTES 64
@@ -44,6 +45,7 @@ typedef struct sim_peer {
     size_t handshake_bytes;  // of `out`: what may go out before the other side is ready
     uint64_t incarnation, job, seq;
     char job_text[GS_JOB_ID_LEN], launch_token[24];
+    uint64_t shown_token;  // 0: none
     uint32_t coord_epoch, said_to;
     char *hello;  // owned; said again to the life of the coordinator that is there
     int64_t generation, rank, step, told_step;
@@ -109,11 +111,11 @@ static void send_frame(control_workers *workers, sim_peer *to, gs_frame_kind kin
                       .generation = (uint32_t)to->generation,
                       .incarnation = to->incarnation,
                       .seq = ++to->seq,
-                      .send_ns = gs_now_ns()};
+                      .token = to->shown_token};
     if (kind == GS_FRAME_REQUEST && gs_method_info_of(method)->shape == GS_CALL) {
         frame.time_left_ms = CALL_MS;
     }
-    to->sent_ns = frame.send_ns;
+    to->sent_ns = gs_now_ns();
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, bytes);
     put_part(to, header, sizeof header, FLAG_MORE);
@@ -217,6 +219,7 @@ static void start_trainer(control_workers *workers, sim_peer *agent, const gs_js
     snprintf(trainer->job_text, sizeof trainer->job_text, "%s", job);
     snprintf(trainer->launch_token, sizeof trainer->launch_token, "%s",
              gs_json_string_or(item, "launch_token", ""));
+    trainer->shown_token = gs_launch_token_show(strtoull(trainer->launch_token, NULL, 10));
     char body[1024];
     snprintf(
         body, sizeof body,

@@ -97,6 +97,11 @@ gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admit
     const gs_origin *from = &event->from;
     gs_member *member = gs_state_member(&engine->state, from->incarnation);
     if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != from->job)) member = NULL;
+    if (member && !gs_member_is_shown(member, from->token)) {
+        *admitted = false;
+        gs_reply_error(engine, from->call, gs_error(GS_PERMISSION_DENIED, "this shows no launch token, or not that of this trainer"));
+        return NULL;
+    }
     if (member && !may_say(member, rule->speaker, from->generation)) member = NULL;
     if (member) {
         member->heard_ns = engine->state.now_ns;

@@ -20,6 +20,7 @@ typedef struct described_rank {
     char worker[64], device[8];
     gs_running_trainer running;
     uint64_t launch_token;
+    bool shows_token;
 } described_rank;
 
 struct gs_adoption {
@@ -162,6 +163,7 @@ static void make_member(gs_engine *engine, gs_member *member, const described_ra
     member->pid = running->pid;
     member->incarnation = running->incarnation;
     member->launch_token = rank->launch_token;
+    member->shows_token = rank->shows_token;
     member->stage = GS_MEMBER_UP;
     member->was_up = true;
     member->applied_step = running->step;
@@ -382,7 +384,8 @@ static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_ag
         adoption->ranks = gs_model_grow(adoption->ranks, adoption->num_ranks, &adoption->max_ranks, sizeof *adoption->ranks);
         rank = &adoption->ranks[adoption->num_ranks++];
     }
-    *rank = (described_rank){.running = described->running, .launch_token = described->launch_token};
+    *rank = (described_rank){.running = described->running, .launch_token = described->launch_token,
+                              .shows_token = agent->shows_tokens};
     rank->running.cluster = NULL;
     snprintf(rank->worker, sizeof rank->worker, "%s", agent->name);
     snprintf(rank->device, sizeof rank->device, "%s", described->device);

@@ -54,6 +54,7 @@ typedef struct gs_agent {
     bool is_leaving;  // it ends when its trainers have: nothing is started there
     gs_agent_place place;
     int64_t place_due_ns;  // until then it may say where it sees checkpoints, and nothing is started there before; 0: it has, or never will
+    bool shows_tokens;  // its trainers do, with each message
     bool looks_out;   // alone, it looks where its trainers' checkpoints lie, and leaves signs there
 } gs_agent;
 

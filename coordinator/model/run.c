@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coordinator/model/memory.h"
+#include "rpc/schema/launch_token.h"
 
 static const char *const phase_names[GS_NUM_RUN_PHASES] = {
     "launching", "preparing", "connecting", "training", "reloading", "settling", "ending"};
@@ -87,6 +88,11 @@ gs_member *gs_run_member_of_rank(gs_run *run, int rank) {
 }
 
 int gs_member_index(const gs_member *member) { return (int)(member - member->job->run->members); }
+
+bool gs_member_is_shown(const gs_member *member, uint64_t shown_token) {
+    if (!member->shows_token && !shown_token) return true;
+    return shown_token == gs_launch_token_show(member->launch_token);
+}
 
 bool gs_member_is_here(const gs_member *member) {
     return member->stage > GS_MEMBER_LAUNCHED && member->stage < GS_MEMBER_EXITED;

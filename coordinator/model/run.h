@@ -112,6 +112,7 @@ typedef struct gs_member {
     gs_kept_call stream;  // Hello; 0 while not connected
     gs_kept_call settle;  // 0: it does not ask just now
     gs_kept_call goodbye;  // its Bye, until that is durable
+    bool shows_token;     // with each message: what does not is not its own
     bool list_asked;      // it was asked for its parameters
     bool was_up;          // it has been in the communicator
     bool stream_closed;   // at its end, as the end of its process does; not by silence
@@ -206,6 +207,8 @@ void gs_run_destroy(gs_run *run);  // NULL is fine
 gs_member *gs_run_member_of_rank(gs_run *run, int rank);  // NULL: no such rank
 int gs_member_index(const gs_member *member);             // its rank, or the one that it is going to have
 bool gs_member_is_here(const gs_member *member);          // said hello and is not gone
+// Whether a message that shows this launch token, 0: none, may be its own.
+bool gs_member_is_shown(const gs_member *member, uint64_t shown_token);
 bool gs_run_all_exited(const gs_run *run);
 // Some rank has left it for certain: none of the others can take another step, whatever has become of them.
 bool gs_run_is_broken(const gs_run *run);

@@ -317,6 +317,12 @@ void gs_timeline_page(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pe
                       const gs_json *request) {
     gs_observer *observer = ctx;
     gs_member *member = gs_state_member(observer->state, peer->incarnation);
+    const gs_rpc_caller *caller = &peer->caller;
+    if (member && (!gs_member_is_shown(member, peer->token) ||
+                   (caller->is_known && !gs_key_name_covers(caller->name, caller->is_pool, member->worker)))) {
+        gs_rpc_reply(call, gs_error(GS_PERMISSION_DENIED, "this shows no launch token, or not that of this trainer"), NULL);
+        return;
+    }
     bool known = member && member->stage != GS_MEMBER_EXITED && member->job->id == peer->job && member->rank >= 0 &&
                  gs_json_int_or(request, "generation", -1) == (int64_t)member->job->run->generation;
     if (!known) {

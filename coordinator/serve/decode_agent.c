@@ -133,6 +133,7 @@ void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
     hello->is_leaving = gs_json_bool_or(request, "leaving", false);
     hello->takes_cadence = gs_json_bool_or(request, "takes_cadence", false);
     hello->looks_out = gs_json_bool_or(request, "looks_out", false);
+    hello->shows_tokens = gs_json_bool_or(request, "shows_tokens", false);
     hello->tells_place = gs_json_bool_or(request, "tells_place", false);
     read_running(hello, gs_json_get(request, "running"));
 }

@@ -36,6 +36,7 @@ static gs_engine_event event_of(gs_call call, const gs_rpc_peer *peer, int64_t g
                                       .principal = {caller->is_known, caller->is_pool, caller->name},
                                       .incarnation = peer->incarnation,
                                       .job = peer->job,
+                                      .token = peer->token,
                                       .generation = generation}};
 }
 

@@ -312,6 +312,7 @@ static void request_came(void *ctx, uint64_t call, gs_method method, const gs_rp
                      "\",\"generation\":%u,\"coordinator_epoch\":%u",
                      call, gs_method_info_of(method)->name, peer->connection, peer->incarnation,
                      peer->job, peer->generation, peer->coordinator_epoch);
+    if (peer->token) gs_strbuf_printf(&trace->lines, ",\"token\":\"%" PRIu64 "\"", peer->token);
     put_body(&trace->lines, body, bytes);
     end_line(trace);
 }

@@ -165,10 +165,10 @@ static int send_frame(gs_rpc_channel *channel, gs_frame frame, const char *body,
     frame.generation = atomic_load_explicit(&channel->generation, memory_order_relaxed);
     frame.coord_epoch = channel->coord_epoch;
     frame.ack = settled_seq(channel);
-    frame.send_ns = gs_now_ns();
+    frame.token = channel->shown_token;
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, body_bytes);
-    channel->sent_ns = frame.send_ns;
+    channel->sent_ns = gs_now_ns();
     return gs_zmq_send(&channel->socket, NULL, header, body, body_bytes);
 }
 

@@ -66,6 +66,7 @@ typedef struct gs_rpc_channel {
     char *endpoint;
     bool is_inproc;
     uint64_t job, incarnation;
+    uint64_t shown_token;  // in each frame; 0: none
     atomic_uint generation;
     atomic_bool connected;
     atomic_int refusal;  // gs_rpc_refusal

@@ -5,6 +5,7 @@
 
 #include "core/thread.h"
 #include "rpc/client/rpc_channel.h"
+#include "rpc/schema/launch_token.h"
 #include "rpc/wire/rpc_error.h"
 
 struct gs_rpc_client {
@@ -37,6 +38,7 @@ gs_status gs_rpc_client_open(gs_rpc_client **out, gs_rpc_context *context,
         free(client);
         return status;
     }
+    if (options->launch_token) client->channel.shown_token = gs_launch_token_show(options->launch_token);
     status = gs_thread_start(&client->thread, "rpc i/o", gs_rpc_channel_run, &client->channel);
     if (status.code)
         free_client(client);

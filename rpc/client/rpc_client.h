@@ -24,6 +24,7 @@ typedef struct gs_rpc_client_options {
     const char *endpoint;  // "tcp://127.0.0.1:8471", "inproc://gradsync-control"
     uint64_t job;          // 0: none
     uint64_t incarnation;  // 0: drawn
+    uint64_t launch_token;  // of a trainer, shown with each message; 0: none
     const char *key_path;      // a key file (rpc/keys/key_file.h), read anew for each connection; NULL, "": none is shown
     gs_rpc_key_source source;  // instead of a file; {0}: none
 } gs_rpc_client_options;

@@ -266,8 +266,7 @@ static void refuse_version(gs_rpc_intake *intake, const gs_zmq_route *route, con
                       .call = frame->seq,
                       .coord_epoch = intake->peers->coordinator_epoch,
                       .incarnation = frame->incarnation,
-                      .seq = 1,
-                      .send_ns = frame->send_ns};
+                      .seq = 1};
     size_t bytes;
     char *answer = gs_rpc_answer_encode(&bytes, &reply.status, why.message, NULL);
     uint8_t header[GS_FRAME_HEADER_BYTES];
@@ -343,7 +342,7 @@ static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
         accept_frame(intake, connection, &frame, body, bytes);
     else
         count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route),
-                        "connection refused, or another incarnation on it");
+                        "connection refused, or another incarnation or token on it");
 }
 
 static bool receive_from(gs_rpc_intake *intake, gs_rpc_side side, int most) {

@@ -7,6 +7,7 @@
 
 #include "core/digest.h"
 #include "core/log.h"
+#include "core/random.h"
 
 #define MAX_CONNECTIONS 65536
 #define MAX_ABSENT 16384
@@ -14,7 +15,7 @@
 static char live_mark;  // the value of live_fds
 
 void gs_rpc_peers_init(gs_rpc_peers *peers, uint32_t coordinator_epoch) {
-    *peers = (gs_rpc_peers){.coordinator_epoch = coordinator_epoch, .pings_a_second = GS_PINGS_A_SECOND};
+    *peers = (gs_rpc_peers){.coordinator_epoch = coordinator_epoch, .pings_a_second = GS_PINGS_A_SECOND, .seed = gs_random_from_system()};
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->absent);
 }
@@ -86,16 +87,27 @@ static void own_fd(gs_rpc_peers *peers, gs_rpc_connection *connection) {
     if (!gs_u64_map_get(&peers->live_fds, key) || !gs_u64_map_set(&peers->by_fd, key, connection)) mark_closed(peers, connection);
 }
 
+// Who knows an incarnation alone takes no place of the one who shows its token, nor has it before him.
+static uint64_t key_of_session(const gs_rpc_peers *peers, const gs_frame *frame) {
+    const uint64_t shown[] = {frame->incarnation, frame->token};
+    uint64_t key = frame->token ? gs_hash64(shown, sizeof shown, peers->seed) : frame->incarnation;
+    return key ? key : 1;
+}
+
 // What another key has begun, with what was said and answered there, is nobody else's.
-static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation, const char *owner) {
-    gs_rpc_session *session = gs_u64_map_get(&peers->sessions, incarnation);
-    if (session) return strcmp(session->owner, owner) == 0 ? session : NULL;
+static gs_rpc_session *find_session(gs_rpc_peers *peers, const gs_frame *frame, const char *owner) {
+    uint64_t key = key_of_session(peers, frame);
+    gs_rpc_session *session = gs_u64_map_get(&peers->sessions, key);
+    bool is_its = session && session->incarnation == frame->incarnation && session->token == frame->token;
+    if (session) return is_its && strcmp(session->owner, owner) == 0 ? session : NULL;
     session = calloc(1, sizeof *session);
-    if (!session || !gs_u64_map_set(&peers->sessions, incarnation, session)) {
+    if (!session || !gs_u64_map_set(&peers->sessions, key, session)) {
         free(session);
         return NULL;
     }
-    session->incarnation = incarnation;
+    session->key = key;
+    session->incarnation = frame->incarnation;
+    session->token = frame->token;
     session->serial = ++peers->last_session;
     memcpy(session->owner, owner, strlen(owner) + 1);
     TAILQ_INIT(&session->calls);
@@ -126,7 +138,7 @@ static uint32_t pace_of(const gs_rpc_peers *peers, const gs_rpc_connection *conn
 }
 
 static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_route *route,
-                                          uint64_t incarnation) {
+                                          const gs_frame *frame) {
     gs_rpc_caller caller = {0};
     bool guarded = route->socket == GS_RPC_GUARDED;
     if (guarded && (!peers->gate || !route->user || !gs_key_gate_find(peers->gate, route->user, &caller))) return NULL;
@@ -135,7 +147,7 @@ static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_rout
     if (gs_u64_map_get(&peers->by_route, key)) return NULL;  // another route of the same hash
     gs_rpc_connection *connection = calloc(1, sizeof *connection);
     if (connection) connection->unread = gs_send_gauge_create();
-    gs_rpc_session *session = connection && connection->unread ? find_session(peers, incarnation, caller.name) : NULL;
+    gs_rpc_session *session = connection && connection->unread ? find_session(peers, frame, caller.name) : NULL;
     if (!session || !gs_u64_map_set(&peers->by_route, key, connection)) {
         if (connection) gs_send_gauge_release(connection->unread);
         free(connection);
@@ -161,12 +173,13 @@ gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *
     if (connection && route->socket == GS_RPC_GUARDED &&
         (!route->user || strcmp(route->user, connection->peer.caller.id) != 0))
         return NULL;
-    if (!connection) connection = open_connection(peers, route, frame->incarnation);
-    if (!connection || connection->session->incarnation != frame->incarnation) return NULL;
+    if (!connection) connection = open_connection(peers, route, frame);
+    if (!connection || connection->session->incarnation != frame->incarnation || connection->session->token != frame->token)
+        return NULL;
     connection->heard_ns = now_ns;
     connection->pace_ms = connection->told_ms;
-    connection->echo_ns = frame->send_ns;
     connection->peer.incarnation = frame->incarnation;
+    connection->peer.token = frame->token;
     connection->peer.job = frame->job;
     connection->peer.generation = frame->generation;
     connection->peer.coordinator_epoch = frame->coord_epoch;
@@ -206,7 +219,6 @@ int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_fra
     frame.job = connection->peer.job;
     frame.seq = ++connection->seq;
     frame.ack = connection->session->settled_seq;
-    frame.send_ns = connection->echo_ns;
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, body_bytes);
     int error = send_frame(peers, connection, header, body, body_bytes);
@@ -300,7 +312,7 @@ gs_rpc_session *gs_rpc_peers_expired(const gs_rpc_peers *peers, int64_t now_ns) 
 }
 
 void gs_rpc_peers_forget(gs_rpc_peers *peers, gs_rpc_session *session) {
-    gs_u64_map_remove(&peers->sessions, session->incarnation);
+    gs_u64_map_remove(&peers->sessions, session->key);
     TAILQ_REMOVE(&peers->absent, session, next);
     peers->num_absent--;
     free(session);

@@ -37,7 +37,7 @@ typedef struct gs_rpc_connection {
     gs_rpc_peer peer;  // as in the last frame
     gs_rpc_session *session;
     gs_rpc_call_list streams;
-    int64_t heard_ns, echo_ns, warned_ns, budget_second;
+    int64_t heard_ns, warned_ns, budget_second;
     uint64_t seq;
     gs_send_gauge *unread;  // owned; what ZeroMQ holds for it of longer bodies
     uint32_t pace_ms, told_ms;  // that it keeps; that it was told after its last frame, else the same
@@ -50,7 +50,8 @@ typedef struct gs_rpc_connection {
 
 struct gs_rpc_session {
     TAILQ_ENTRY(gs_rpc_session) next;  // among those without a connection, oldest first
-    uint64_t incarnation, serial;
+    uint64_t incarnation, token, serial;  // what each of its messages shows; token 0: none
+    uint64_t key;  // in the map of sessions
     char owner[GS_KEY_NAME_BYTES];  // whose key began it; "" where nobody is asked
     gs_rpc_connection *connection;  // the newest; NULL while there is none
     gs_rpc_call_list calls, answered;
@@ -74,6 +75,7 @@ typedef struct gs_rpc_peers {
     gs_u64_map by_route, by_fd, live_fds, sessions;
     size_t num_absent;
     uint64_t last_connection, last_session;
+    uint64_t seed;  // of keys of sessions: who shows a token chooses it
     int pings_a_second;
     int64_t silence_floor_ns;  // nobody was listened to before
     bool any_lost;
@@ -89,8 +91,8 @@ void gs_rpc_peers_release(gs_rpc_peers *peers);
 // Takes what the monitor has to say; marks connections lost.
 void gs_rpc_peers_read_events(gs_rpc_peers *peers);
 gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route);
-// The connection a valid frame came on, made when new. NULL: out of memory or room, or a frame of
-// another incarnation than the connection's first, or of one that another key has begun; or its key counts no longer.
+// The connection a valid frame came on, made when new. NULL: out of memory or room, or a frame of another incarnation or
+// launch token than the connection's first, or of one that another key has begun; or its key counts no longer.
 gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *route,
                                        const gs_frame *frame, int64_t now_ns);
 // Longer bodies are counted: of a connection no more than this waits to be read, and less where others together hold so much.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "rpc/schema/launch_token.h"
 
 #define MAGIC 0x31595347u  // "GSY1" in the order of its bytes
 
@@ -17,7 +18,7 @@ typedef struct wire_header {
     uint32_t time_left_ms;
     uint64_t call, job;
     uint32_t coord_epoch, generation;
-    uint64_t incarnation, seq, ack, send_ns;
+    uint64_t incarnation, seq, ack, token;
     uint32_t body_bytes, crc;
 } wire_header;
 
@@ -52,7 +53,7 @@ void gs_frame_pack(uint8_t header[GS_FRAME_HEADER_BYTES], const gs_frame *frame,
         .incarnation = htole64(frame->incarnation),
         .seq = htole64(frame->seq),
         .ack = htole64(frame->ack),
-        .send_ns = htole64((uint64_t)frame->send_ns),
+        .token = htole64(frame->token),
         .body_bytes = htole32((uint32_t)body_bytes),
     };
     wire.crc = htole32(sum_frame(&wire, body, body_bytes));
@@ -73,7 +74,7 @@ static void read_wire(gs_frame *frame, const wire_header *wire) {
         .incarnation = le64toh(wire->incarnation),
         .seq = le64toh(wire->seq),
         .ack = le64toh(wire->ack),
-        .send_ns = (int64_t)le64toh(wire->send_ns),
+        .token = le64toh(wire->token) & GS_SHOWN_TOKEN_MARK ? le64toh(wire->token) : 0,
     };
 }
 

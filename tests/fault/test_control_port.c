@@ -37,6 +37,7 @@
 #define NUM_WAVES 4  // 24 MB of such frames
 #define STRANGER 0x5742a9
 #define NUM_STORM 1000
+#define FORGED_STEP 900000
 #define MOST_ATTEMPTS 6  // who is late because of others is so each time, on a machine that is busy with other tests at times
 
 typedef struct port {
@@ -153,6 +154,78 @@ static void what_was_recorded_and_is_said_again_changes_nothing(void **state) {
     read_job(it, &it->generation, &it->restarts, &it->step);
     replay(it, &said);
     assert_undisturbed(it);
+    gs_said_list_release(&said);
+}
+
+// Everything that could hurt a rank, as it would say it; with a launch token that is not its own.
+static void speak_for(port *it, const gs_frame *rank, uint64_t token) {
+    static const struct {
+        gs_method method;
+        const char *body;
+    } lies[] = {
+        {GS_HEARTBEAT, "{\"state\":\"waiting\",\"generation\":%1$lld,\"applied_step\":%2$d,\"plan\":\"1\",\"next_plan\":\"0\",\"plan_step\":0}"},
+        {GS_STEP, "{\"generation\":%1$lld,\"rank\":0,\"step\":%2$d,\"loss\":1.5,\"step_seconds\":9}"},
+        {GS_READY, "{\"generation\":%1$lld,\"plan_hash\":\"xxh3:1\",\"applied_step\":%2$d,\"state_digest\":\"\"}"},
+        {GS_EXCHANGE, "{\"generation\":%1$lld,\"tag\":\"comm\",\"rank\":0,\"bytes\":\"AAAA\"}"},
+        {GS_COMM_UP, "{\"generation\":%1$lld,\"seconds\":1,\"backend\":\"lies\"}"},
+        {GS_READY_ORDER, "{\"generation\":%1$lld,\"step\":%2$d,\"settled\":true,\"order\":[1,0]}"},
+        {GS_TIMELINE, "{\"generation\":%1$lld,\"request\":0,\"steps\":[]}"},
+        {GS_CHECKPOINTED, "{\"step\":%2$d,\"directory\":\"step-1\",\"error\":\"no\",\"cause\":\"io\"}"},
+        {GS_FAULT, "{\"generation\":%1$lld,\"rank\":0,\"kind\":\"timeout\",\"accused\":[1],\"code\":\"ABORTED\",\"text\":\"late\"}"},
+        {GS_SETTLE, "{\"generation\":%1$lld,\"rank\":0,\"applied_step\":%2$d,\"complete\":true}"},
+        {GS_BYE, "{\"generation\":%1$lld,\"rank\":0,\"applied_step\":%2$d,\"reason\":\"error\",\"exit_code\":1,\"error\":\"lies\",\"class\":\"user\"}"},
+    };
+    gs_stranger stranger;
+    gs_frame frame = {.job = rank->job, .incarnation = rank->incarnation, .token = token, .generation = (uint32_t)it->generation};
+    assert_true(gs_stranger_open(&stranger, it->stage.process.control));
+    frame.kind = GS_FRAME_PING;
+    frame.seq = 1u << 30;  // above all that the rank has said
+    assert_true(gs_stranger_say_frame(&stranger, &frame, ""));
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        char body[300];
+        bool is_one_way = gs_method_info_of(lies[i].method)->shape == GS_ONE_WAY;
+        snprintf(body, sizeof body, lies[i].body, (long long)it->generation, FORGED_STEP);
+        frame.kind = is_one_way ? GS_FRAME_ONE_WAY : GS_FRAME_REQUEST;
+        frame.method = lies[i].method;
+        frame.time_left_ms = is_one_way ? 0 : 10000;
+        frame.seq++;
+        assert_true(gs_stranger_say_frame(&stranger, &frame, body));
+    }
+    frame = (gs_frame){.kind = GS_FRAME_CANCEL, .job = rank->job, .incarnation = rank->incarnation, .token = token, .seq = frame.seq + 1};
+    assert_true(gs_stranger_say_frame(&stranger, &frame, ""));  // a goodbye, which ends all that its session has open
+    gs_stranger_close(&stranger);
+}
+
+static int count_hellos(port *it) {
+    gs_said_list said = gs_control_line_said(it->line);
+    int count = 0;
+    for (size_t i = 0; i < said.count; i++) count += said.items[i].frame.kind == GS_FRAME_REQUEST && said.items[i].frame.method == GS_HELLO;
+    gs_said_list_release(&said);
+    return count;
+}
+
+// Who knows what a rank is called, and may speak here, as whoever is another trainer of its worker does.
+static void who_has_no_launch_token_speaks_for_no_rank(void **state) {
+    port *it = *state;
+    begin(it);
+    gs_said_list said = gs_control_line_said(it->line);
+    int num_hellos = count_hellos(it);
+    for (int life = 0; life < 2; life++) {
+        for (size_t i = 0; i < said.count; i++) {
+            const gs_frame *rank = &said.items[i].frame;
+            if (rank->method != GS_HELLO || rank->kind != GS_FRAME_REQUEST) continue;
+            assert_true(rank->token);
+            speak_for(it, rank, 0);
+            speak_for(it, rank, rank->token ^ 1);
+        }
+        assert_undisturbed(it);
+        assert_true(it->step < FORGED_STEP);
+        if (life) break;
+        assert_int_equal(count_hellos(it), num_hellos);  // nobody's connection was taken
+        // To a life that has not heard them yet.
+        gs_coordinator_process_kill(&it->stage.process);
+        assert_ok(gs_coordinator_process_start(&it->stage.process));
+    }
     gs_said_list_release(&said);
 }
 
@@ -404,6 +477,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ONE_TEST(what_was_recorded_and_is_said_again_changes_nothing),
+        ONE_TEST(who_has_no_launch_token_speaks_for_no_rank),
         ONE_TEST(frames_that_cannot_be_take_no_memory),
         ONE_TEST(damaged_messages_of_every_kind_change_nothing),
         ONE_TEST(a_worker_that_floods_makes_no_other_late),

@@ -33,6 +33,7 @@ static void say_hello(sim_world *world, sim_peer *peer) {
                               .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving,
                               .takes_cadence = !world->is_of_before};
     hello->looks_out = true;
+    hello->shows_tokens = !world->is_of_before;
     hello->seen = peer_seen(peer);
     hello->devices.per_slot = 1;
     hello->running = calloc(MAX_SLOTS, sizeof *hello->running);

@@ -25,6 +25,7 @@ typedef struct sim_peer_ops {
 struct sim_peer {
     sim_caller_kind kind;
     uint64_t id, incarnation, job;
+    uint64_t shown_token;  // 0: none
     const sim_peer_ops *ops;
     sim_line *line;  // of its host
     bool is_gone;    // its process has ended

@@ -19,6 +19,8 @@ BUGS = [
     ("admission: who has exited may go on", "engine/admission.c", "member->stage == GS_MEMBER_EXITED ||", "false ||"),
     ("hello: the launch token is not looked at, nor the end", "engine/runs/rendezvous.c",
      "member->stage == GS_MEMBER_EXITED ||\n        member->launch_token != hello->launch_token ||", "false ||"),
+    ("admission: the launch token is not looked at behind hello", "model/run.c",
+     "return shown_token == gs_launch_token_show(member->launch_token);", "(void)shown_token;\n    return true;"),
     # Answers.
     ("answers: a job is promised before it is durable", "engine/requests.c",
      "    write_job(engine, job, answer->ticket, key);\n    return gs_ok();",

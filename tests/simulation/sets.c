@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coordinator/engine/base/generations.h"
+#include "rpc/schema/launch_token.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/fences.h"
 #include "tests/simulation/group.h"
@@ -201,7 +202,8 @@ void sets_see_event(sim_world *world, const gs_engine_event *event) {
         sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->launch_token != event->hello.launch_token;
         return;
     }
-    sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->job->id != event->from.job;
+    sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->job->id != event->from.job ||
+                     (member->shows_token && event->from.token != gs_launch_token_show(member->launch_token));
     if (sets->is_stale || !is_bound(event->kind)) return;
     sets->is_stale = event->from.generation != (int64_t)know(world, event->from.job)->generation;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "rpc/checkpoint/life_sign.h"
+#include "rpc/schema/launch_token.h"
 #include "tests/simulation/fences.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
@@ -295,6 +296,11 @@ void trainer_forge_hello(sim_world *world, sim_trainer *trainer) {
     say_hello(world, trainer);
     trainer->launch_token ^= 1;
     trainer->peer.stream_request = own;
+    if (!trainer->peer.shown_token) return;
+    gs_engine_event step = peer_event(&trainer->peer, GS_ON_STEP, bound_to(trainer));
+    step.from.token ^= dice_chance(&world->dice, 0.5) ? 2 : step.from.token;  // another, or none
+    step.step.applied_step = trainer->applied_step + 3;
+    peer_send(world, &trainer->peer, &step);
 }
 
 static void connected(sim_world *world, sim_peer *peer) {
@@ -544,7 +550,7 @@ static bool is_given_up(const sim_world *world, const sim_trainer *trainer) {
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item) {
     sim_trainer *trainer = calloc(1, sizeof *trainer);
     trainer->peer = (sim_peer){.kind = CALLER_TRAINER, .incarnation = item->incarnation, .job = item->job, .ops = &ops,
-                               .line = agent->line};
+                               .shown_token = world->is_of_before ? 0 : gs_launch_token_show(item->launch_token), .line = agent->line};
     trainer->agent = agent;
     trainer->turned_ns = trainer->answered_ns = world->now_ns;
     trainer->number = ++world->num_trainers;

@@ -41,7 +41,7 @@ struct gs_fake_worker {
     gs_thread *thread;
     char name[64], control[128], gpus_of[64];
     int slots, step_ms, gpus;
-    bool has_no_nccl;
+    bool has_no_nccl, is_of_before;
     uint64_t incarnation;
     gs_fake_faults *faults;
     gs_fake_plans *plans;
@@ -453,7 +453,8 @@ static void start_trainer(gs_fake_worker *worker, const gs_json *item) {
     trainer->applied_step = gs_json_int_or(gs_json_get(item, "resume"), "step", 0);
     trainer->target = gs_json_int_or(gs_json_get(gs_json_get(item, "spec"), "steps"), "target", 1);
     gs_rpc_client_options options = {.endpoint = worker->control, .job = job,
-                                     .incarnation = trainer->incarnation};
+                                     .incarnation = trainer->incarnation,
+                                     .launch_token = worker->is_of_before ? 0 : trainer->launch_token};
     gs_status status = gs_rpc_client_open(&trainer->client, worker->context, &options);
     if (!ok || read.code || token.code || status.code) abort();
     worker->trainers[slot] = trainer;
@@ -522,6 +523,7 @@ static void say_agent_hello(gs_fake_worker *worker) {
         gs_json_set_u64(entry, "incarnation", worker->trainers[i]->incarnation);
         gs_json_push(running, entry);
     }
+    if (!worker->is_of_before) gs_json_set_bool(hello, "shows_tokens", true);
     gs_json_set(hello, "running", running);
     gs_rpc_stream_close(worker->stream);
     worker->stream = NULL;
@@ -582,6 +584,7 @@ gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
     worker->incarnation = gs_random_from_system();
     snprintf(worker->name, sizeof worker->name, "%s", options->name);
     snprintf(worker->control, sizeof worker->control, "%s", options->control);
+    worker->is_of_before = options->is_of_before;
     gs_rpc_client_options client = {.endpoint = worker->control, .incarnation = worker->incarnation};
     gs_status status = gs_rpc_client_open(&worker->client, context, &client);
     if (!status.code) status = gs_thread_start(&worker->thread, "agent", run_agent, worker);

@@ -45,6 +45,7 @@ typedef struct gs_fake_worker_options {
     int gpus;     // devices that it offers, one for each of its first slots
     const char *gpus_of;  // NULL: its own; else it sees those of the worker of this name
     bool has_no_nccl;
+    bool is_of_before;  // its trainers show their launch tokens in Hello alone
     int step_ms;  // how long a step takes
     gs_fake_faults *faults;  // borrowed; may be NULL
     gs_fake_plans *plans;    // borrowed; may be NULL

@@ -84,6 +84,7 @@ static void take_request(const gs_json *line) {
     gs_rpc_peer peer = {.connection = (uint64_t)gs_json_int_or(line, "connection", 0),
                         .incarnation = u64_of(line, "incarnation"),
                         .job = u64_of(line, "job"),
+                        .token = gs_json_get(line, "token") ? u64_of(line, "token") : 0,
                         .generation = (uint32_t)gs_json_int_or(line, "generation", 0),
                         .coordinator_epoch = (uint32_t)gs_json_int_or(line, "coordinator_epoch", 0)};
     if (!handler) return;

@@ -166,6 +166,7 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_string(out, "data_root", agent->data_root);
     gs_json_set_bool(out, "looks_out", true);
     gs_json_set_bool(out, "tells_place", true);
+    gs_json_set_bool(out, "shows_tokens", true);
     gs_json_set_bool(out, "takes_cadence", true);
     gs_host_devices_describe(out, &agent->devices);
     if (agent->draining) gs_json_set_bool(out, "leaving", true);

@@ -53,7 +53,8 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
     member->control = control;
     gs_rpc_client_options options = {.endpoint = launch->coordinator,
                                      .job = launch->job_number,
-                                     .incarnation = launch->incarnation};
+                                     .incarnation = launch->incarnation,
+                                     .launch_token = strtoull(launch->launch_token, NULL, 10)};
     if (atomic_load(&launch->page->key_turn)) options.source = (gs_rpc_key_source){read_key, launch->page};
     gs_status status = gs_rpc_context_create(&member->context);
     if (!status.code) status = gs_rpc_client_open(&member->client, member->context, &options);

@@ -76,6 +76,7 @@ typedef struct gs_principal {
 typedef struct gs_origin {
     gs_call call;  // 0: one-way, or not from outside
     uint64_t incarnation, job;  // of the peer, as its envelope says; 0: none
+    uint64_t token;             // a launch token, as it shows it; 0: none
     int64_t generation;         // that the message is bound to; −1: it names none
     gs_principal principal;
     const char *asked_by;  // of people: whom the API names, by whose word alone; NULL or "": nobody was asked
@@ -113,6 +114,7 @@ typedef struct gs_agent_hello {
     bool is_leaving;  // it ends when its trainers have
     bool takes_cadence;
     bool looks_out;   // for signs in checkpoint directories, when it hears nobody
+    bool shows_tokens;  // its trainers show their launch tokens with each message
     bool tells_place;  // heartbeats say where it sees checkpoints, the first of them as soon as it has looked
     gs_agent_devices devices;  // taken
     gs_running_trainer *running;  // owned by the event

@@ -391,6 +391,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     agent->is_leaving = hello->is_leaving;
     agent->takes_cadence = hello->takes_cadence;
     agent->looks_out = hello->looks_out;
+    agent->shows_tokens = hello->shows_tokens;
     gs_place_await(engine, agent, hello->tells_place);
     agent->heard_ns = agent->connected_ns = engine->state.now_ns;
     for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &event->from.principal, &hello->running[i]);

@@ -116,6 +116,7 @@ static void place_member(gs_engine *engine, gs_member *member, gs_agent *agent, 
     member->was_elsewhere = agent->place == GS_PLACE_APART;
     member->incarnation = gs_mind_draw(engine);
     member->launch_token = gs_mind_draw(engine);
+    member->shows_token = agent->shows_tokens;
     member->heard_ns = engine->state.now_ns;
 }
 

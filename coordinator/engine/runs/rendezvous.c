@@ -189,7 +189,8 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);
     gs_member *member = gs_state_member(&engine->state, hello->incarnation);
     if (!member || member->job != job || member->stage == GS_MEMBER_EXITED ||
-        member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation) {
+        member->launch_token != hello->launch_token || !gs_member_is_shown(member, event->from.token) ||
+        event->from.incarnation != hello->incarnation) {
         GS_TRY(gs_old_copy_ask_stranger(engine, hello));
         return gs_error(GS_ABORTED, "hello: this trainer belongs to no generation of job %s", job->id_text);
     }
@@ -236,6 +237,7 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
     gs_kept_set(engine, &member->stream, event->from.call, GS_CALL_MEMBER_STREAM, member);
     member->stream_closed = false;
     member->takes_cadence = event->hello.takes_cadence;
+    member->shows_token |= event->from.token != 0;  // to a life that did not ask its worker
     bool first = member->stage == GS_MEMBER_LAUNCHED;
     if (first) gs_member_enter(engine, member, GS_MEMBER_HERE);
     note_hello(engine, member, &event->hello);

@@ -31,6 +31,7 @@ static gs_json *member_to_record(const gs_member *member) {
     gs_json_set_int(record, "pid", member->pid);
     gs_json_set_u64(record, "incarnation", member->incarnation);
     gs_json_set_u64(record, "launch_token", member->launch_token);
+    if (member->shows_token) gs_json_set_bool(record, "shows_token", true);
     gs_json_set_string(record, "device", member->device);
     gs_json_set_string(record, "device_uuid", member->device_uuid);
     if (member->kill_sent) gs_json_set_bool(record, "kill_sent", true);
@@ -97,6 +98,7 @@ static bool read_member(gs_member *member, const gs_json *record) {
     member->slot = (int)gs_json_int_or(record, "slot", 0);
     member->rank = (int)gs_json_int_or(record, "rank", -1);
     member->pid = gs_json_int_or(record, "pid", 0);
+    member->shows_token = gs_json_bool_or(record, "shows_token", false);
     gs_status token = gs_json_read_u64(&member->launch_token, record, "launch_token");
     gs_status incarnation = gs_json_read_u64(&member->incarnation, record, "incarnation");
     return !token.code && !incarnation.code && member->incarnation && member->rank >= 0 && member->slot >= 0;

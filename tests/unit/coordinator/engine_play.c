@@ -9,6 +9,7 @@
 #include "core/strbuf.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/job_spec.h"
+#include "rpc/schema/launch_token.h"
 #include "rpc/schema/model_params.h"
 
 #define MAX_WORK 512
@@ -256,6 +257,7 @@ gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind ki
     gs_engine_event event = {.kind = kind};
     size_t num_params;
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = self->incarnation, .job = play->job,
+                             .token = play->shows_tokens ? gs_launch_token_show(self->launch_token) : 0,
                              .generation = run ? (int64_t)run->generation : -1};
     play->answered = false;
     if (kind == GS_ON_HEARTBEAT || kind == GS_ON_STEP) event.from.call = 0;
@@ -346,6 +348,7 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     event.agent_hello.seen = play->seen_by_worker;
     event.agent_hello.proven_end = play->shows_numbers_below;
     event.agent_hello.looks_out = play->looks_out;
+    event.agent_hello.shows_tokens = play->shows_tokens;
     const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
     if (job && (job->run || *cluster)) {
         event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
@@ -391,7 +394,7 @@ gs_job *gs_play_submit(gs_play *play, const char *spec) {
 }
 
 static void open_with(gs_play *play, const char *spec) {
-    *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS, .disk = calloc(1, sizeof *play->disk)};
+    *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS, .shows_tokens = true, .disk = calloc(1, sizeof *play->disk)};
     if (!play->disk) abort();
     open_engine(play);
     hear_kind(play, GS_ON_START);

@@ -44,6 +44,7 @@ typedef struct gs_play {
     int num_removals;  // of checkpoints' files
     int num_adopt_orders, num_stop_orders;  // that agents were given
     bool worker_is_welcome;  // an agent was told so
+    bool shows_tokens;               // trainers of the worker do, from its next hello on
     bool looks_out;                  // the worker does, from its next hello on
     bool ranks_live;                 // they leave signs where their checkpoints lie
     bool fence_is_others;            // nobody of them has raised it

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "rpc/schema/launch_token.h"
 #include "tests/unit/coordinator/engine_play.h"
 
 #define SELF 0
@@ -256,6 +257,16 @@ static bool with_another_pools_key(gs_engine_event *event) {
     return true;
 }
 
+static bool with_another_launch_token(gs_engine_event *event) {
+    event->from.token ^= 2;
+    return true;
+}
+
+static bool without_launch_token(gs_engine_event *event) {
+    event->from.token = 0;
+    return true;
+}
+
 static const struct {
     const char *name;
     disguise put_on;
@@ -265,6 +276,7 @@ static const struct {
     {"a newer generation", of_newer_generation},    {"another launch", of_another_launch},
     {"another cluster", of_another_cluster},       {"another worker's key", with_another_workers_key},
     {"another pool's key", with_another_pools_key},
+    {"another launch token", with_another_launch_token}, {"no launch token", without_launch_token},
 };
 
 static void whoever_is_somebody_else_changes_nothing(void **unused) {
@@ -285,6 +297,25 @@ static void whoever_is_somebody_else_changes_nothing(void **unused) {
                 assert_int_equal(outcome, 'r');
             }
         }
+    }
+}
+
+// Their worker does not say that they show it.
+static void trainers_of_before_are_heard_without_a_token(void **unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        gs_play play;
+        gs_play_open(&play);
+        gs_member *member = gs_state_member(gs_engine_state(play.engine), play.ranks[SELF].incarnation);
+        member->shows_token = play.shows_tokens = false;
+        gs_engine_event hello = gs_play_message(&play, SELF, GS_ON_HELLO);
+        if (i) hello.from.token = gs_launch_token_show(play.ranks[SELF].launch_token);
+        gs_play_hear(&play, &hello);
+        assert_true(hello.was_admitted);
+        gs_engine_event beat = gs_play_message(&play, SELF, GS_ON_HEARTBEAT);
+        gs_play_hear(&play, &beat);
+        assert_int_equal(beat.was_admitted, i == 0);  // who has shown one goes on to do so
+        gs_play_close(&play);
     }
 }
 
@@ -333,6 +364,7 @@ int main(void) {
         cmocka_unit_test(a_job_runs_when_its_ranks_step_and_not_before),
         cmocka_unit_test(nobody_ends_another_workers_trainer),
         cmocka_unit_test(nobody_speaks_for_another_worker),
+        cmocka_unit_test(trainers_of_before_are_heard_without_a_token),
         cmocka_unit_test(whoever_is_somebody_else_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,6 +354,41 @@ static void second_incarnation_on_a_connection_is_refused(void **state) {
     stop_fixture(&fixture);
 }
 
+// Nor does he keep it from coming, or hear what it is told.
+static void who_shows_another_token_takes_no_place_of_a_peer(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer before = open_raw(fixture.endpoint), its = open_raw(fixture.endpoint), behind = open_raw(fixture.endpoint);
+    char body[256];
+    gs_frame own = raw_call, none = raw_call, other = raw_call;
+    own.token = (uint64_t)1 << 63 | 7;
+    other.token = (uint64_t)1 << 63 | 8;
+    send_raw(&before, &none, "{\"a\":1}");
+    receive_raw(&before, body, sizeof body);
+    send_raw(&its, &own, "{\"a\":2}");
+    receive_raw(&its, body, sizeof body);
+    assert_non_null(strstr(body, "2"));
+    send_raw(&behind, &other, "{\"a\":3}");
+    receive_raw(&behind, body, sizeof body);
+    assert_non_null(strstr(body, "3"));  // not the answer that the other has got
+    assert_int_equal(atomic_load(&fixture.num_calls), 3);
+    own.seq++;
+    send_raw(&its, &own, "{\"a\":4}");
+    receive_raw(&its, body, sizeof body);
+    assert_non_null(strstr(body, "4"));
+    own.seq++;
+    own.token ^= 1;  // amid a connection
+    send_raw(&its, &own, "{\"a\":5}");
+    wait_for_total(&fixture.malformed, 1);
+    assert_int_equal(atomic_load(&fixture.num_calls), 4);
+    assert_int_equal(atomic_load(&fixture.num_gone_peers), 0);
+    close_raw(&before);
+    close_raw(&its);
+    close_raw(&behind);
+    stop_fixture(&fixture);
+}
+
 static void flood_of_one_peer_leaves_the_others_alone(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -602,6 +637,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(recorded_messages_do_nothing),
         cmocka_unit_test(body_that_is_no_object_is_refused),
         cmocka_unit_test(second_incarnation_on_a_connection_is_refused),
+        cmocka_unit_test(who_shows_another_token_takes_no_place_of_a_peer),
         cmocka_unit_test(flood_of_one_peer_leaves_the_others_alone),
         cmocka_unit_test(endpoint_in_use_is_a_failed_precondition),
         cmocka_unit_test(among_many_silence_begins_later),
