@@ -48,6 +48,8 @@ static const gs_config_field fields[] = {
      "Files whose contents jobs may name as secrets; unless said, $CREDENTIALS_DIRECTORY."},
     {"pass_environment", GS_CONFIG_STRING, offsetof(gs_agent_options, pass_environment), "", 0, 0, "NAMES",
      "Variables of the worker's environment that its trainers get beside the usual ones, with commas between."},
+    {.name = "core_files", .type = GS_CONFIG_BOOL, .offset = offsetof(gs_agent_options, core_files), .default_value = "false",
+     .help = "Worker and trainers with keys and secrets may leave core files and be traced, to find out why one crashes."},
     {"name", GS_CONFIG_STRING, offsetof(gs_agent_options, name), "", 0, 0, "NAME",
      "Stable name of this worker; the host's name unless said."},
     {"log_level", GS_CONFIG_STRING, offsetof(gs_agent_options, log_level), "info", 0, 0, "LEVEL",

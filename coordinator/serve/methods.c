@@ -7,6 +7,7 @@
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/hosts/enrolment.h"
 #include "coordinator/observe/hosts/examination.h"
+#include "coordinator/observe/hosts/rank_keyring.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/metrics/diagnose.h"
@@ -70,7 +71,21 @@ EVENT_METHOD(replan_job, gs_decode_replan_job, false)
 EVENT_METHOD(release_job, gs_decode_release_job, false)
 EVENT_METHOD(adopt_job, gs_decode_adopt_job, false)
 EVENT_METHOD(described, gs_decode_described, false)
-EVENT_METHOD(exited, gs_decode_exited, false)
+
+static void exited(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    gs_service *service = ctx;
+    gs_engine_event event = event_from(service, call, false, peer, request);
+    gs_decode_exited(&event, request);
+    uint64_t incarnation = event.exited.incarnation;
+    gs_steps_take(service->steps, &event);
+    if (service->gate && event.was_admitted) gs_key_gate_drop_rank(service->gate, incarnation, &peer->caller);
+}
+
+static void rank_keys(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)call;
+    gs_service *service = ctx;
+    gs_rank_keyring_take(service->gate, service->steps->state, peer, request);
+}
 
 // Who says hello as a worker, or as a trainer of one, has its key.
 static bool is_own_worker(gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
@@ -382,6 +397,7 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_RELEASE_JOB] = release_job,
     [GS_ADOPT_JOB] = adopt_job,
     [GS_DESCRIBED] = described,
+    [GS_RANK_KEYS] = rank_keys,
     [GS_EXAMINED] = examined,
     [GS_EXAMINE_WORKERS] = examine_workers,
     [GS_ENROL] = enrol,

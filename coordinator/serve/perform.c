@@ -104,7 +104,10 @@ static void submit(const gs_performer *performer, gs_work *work, uint64_t ticket
 
 static void tell_agent(const gs_performer *performer, const gs_effect *effect, shared_parts *parts) {
     gs_json *spec = effect->job ? encode_spec(parts, effect->job->sight->documents.spec) : NULL;
-    gs_status status = gs_calls_send(performer->calls, effect->call, gs_agent_item(performer->state, performer->observer->gate, effect, spec));
+    gs_json *item = gs_agent_item(performer->state, performer->observer->gate, effect, spec);
+    // Its ranks may have keys of their own: there is somebody here who lets them in.
+    if (effect->agent_message.order == GS_TELL_AGENT_WELCOME && performer->observer->gate) gs_json_set_bool(item, "rank_keys", true);
+    gs_status status = gs_calls_send(performer->calls, effect->call, item);
     if (!status.code) return;
     gs_log_warn("worker not told", "worker=%s job=%s reason=\"%s\"", effect->agent->name,
                 effect->job ? effect->job->id_text : "", status.message);

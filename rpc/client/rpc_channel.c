@@ -21,8 +21,10 @@
 // A silent server is told so this long before the connection is closed.
 #define SILENCE_TOLD_NS (200 * GS_NS_PER_MS)
 #define REOPEN_NS (200 * GS_NS_PER_MS)
-// Whom the server refused asks again after this: his key may be known, or another one in its file, by then.
+// Whom the server refused asks again after this: his key may be known, or another one in its file, by then. At first sooner: that of
+// a rank is told by its agent, which may come to it a moment later.
 #define REFUSED_NS GS_NS_PER_SEC
+#define FIRST_REFUSED_NS (50 * GS_NS_PER_MS)
 #define MAX_FRAMES_A_ROUND 256
 
 gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
@@ -368,7 +370,9 @@ static bool was_refused(const gs_rpc_channel *channel, int event) {
 static void wait_refused(gs_rpc_channel *channel, int event) {
     warn_refused(channel, event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ? GS_RPC_KEY_REFUSED : GS_RPC_OTHER_SERVER);
     gs_zmq_socket_close(&channel->socket);
-    channel->retry_ns = gs_now_ns() + REFUSED_NS;
+    int64_t pause_ns = FIRST_REFUSED_NS << (channel->num_refused < 5 ? channel->num_refused : 5);
+    channel->num_refused++;
+    channel->retry_ns = gs_now_ns() + (pause_ns < REFUSED_NS ? pause_ns : REFUSED_NS);
 }
 
 static void read_events(gs_rpc_channel *channel) {
@@ -376,6 +380,7 @@ static void read_events(gs_rpc_channel *channel) {
     while (channel->socket.monitor && gs_zmq_next_event(&channel->socket, &event, &value)) {
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
             atomic_store(&channel->refusal, GS_RPC_NOT_REFUSED);
+            channel->num_refused = 0;
             begin_link(channel);
         } else if (event == ZMQ_EVENT_DISCONNECTED && channel->linked) {
             end_link(channel);

@@ -79,6 +79,7 @@ typedef struct gs_rpc_channel {
     bool has_key;
     gs_key_file key;  // as last read
     int64_t key_looked_ns, open_warned_ns;
+    int num_refused;  // since it was let in
     bool linked;  // frames can be sent
     int64_t linked_ns, heard_ns, sent_ns, pinged_ns, told_silence_ns, retry_ns, warned_ns;
     int64_t pace_ns;  // how often the server is to be heard from, and hears

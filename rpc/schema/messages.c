@@ -52,6 +52,7 @@ static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_EXAMINE_WORKERS] = {"ExamineWorkers", GS_CALL, false, GS_ROLE_OPERATOR, 16 * KIB},
     [GS_ENROL] = {"Enrol", GS_CALL, false, GS_ROLE_ENROL, 4 * KIB},
     [GS_DESCRIBED] = {"Described", GS_ONE_WAY, true, GS_ROLE_AGENT, 1024 * KIB},
+    [GS_RANK_KEYS] = {"RankKeys", GS_ONE_WAY, true, GS_ROLE_AGENT, 64 * KIB},
 };
 
 const gs_method_info *gs_method_info_of(gs_method method) {

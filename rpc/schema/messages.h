@@ -67,6 +67,7 @@ typedef enum gs_method {
     GS_EXAMINED,           // agent → coordinator, one-way: what it found of itself and of its links
     GS_EXAMINE_WORKERS,    // API → coordinator: held until they have said so
     GS_ENROL,              // worker to be → coordinator: a key for a token
+    GS_RANK_KEYS,          // agent → coordinator, one-way: the public keys of ranks that it has started
     GS_NUM_METHODS
 } gs_method;
 

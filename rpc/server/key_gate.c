@@ -47,6 +47,7 @@ struct gs_key_gate {
     unsigned num_looks, looks_wanted;
     gs_key_list list;
     gs_u64_map by_id, by_key;  // to items of the list
+    gs_rank_keys ranks;
     gs_file_mark mark;
     bool has_probe;
     gs_curve_key probe;  // let in while the gate tries itself
@@ -184,6 +185,12 @@ static void warn_refused(gs_key_gate *gate, const zap_request *request, const ch
                 (unsigned long long)atomic_load(&gate->num_ended));
 }
 
+// Under the lock. The key of its worker, if that counts.
+static const gs_known_key *owner_of(const gs_key_gate *gate, const gs_rank_key *rank) {
+    const gs_known_key *owner = rank ? gs_u64_map_get(&gate->by_id, key_of_id(rank->owner)) : NULL;
+    return owner && gs_known_key_counts(owner, gs_wall_ms()) ? owner : NULL;
+}
+
 // Who this is; "" when nobody who counts.
 static const char *judge(gs_key_gate *gate, const zap_request *request, char user[GS_KEY_ID_BYTES]) {
     char id[GS_KEY_ID_BYTES] = "";
@@ -195,13 +202,17 @@ static const char *judge(gs_key_gate *gate, const zap_request *request, char use
     if (known) memcpy(id, known->id, sizeof id);
     if (known && gs_known_key_counts(known, gs_wall_ms())) memcpy(user, known->id, sizeof known->id);
     else if (known) why = known->revoked_ms ? "revoked" : "expired";
+    const gs_rank_key *rank = request->is_whole && !known ? gs_rank_keys_find(&gate->ranks, &request->shown) : NULL;
+    if (rank) memcpy(id, rank->id, sizeof id);
+    if (owner_of(gate, rank)) memcpy(user, rank->id, sizeof rank->id);
+    else if (rank) why = "its worker's key has ended";
     if (request->is_whole && gate->has_probe && gs_curve_key_equal(&gate->probe, &request->shown))
         snprintf(user, GS_KEY_ID_BYTES, PROBE_ID);
     bool has_probe = gate->has_probe;
     pthread_mutex_unlock(&gate->lock);
     if (has_probe) return user;
     if (*user) atomic_fetch_add(&gate->num_admitted, 1);
-    else if (known) atomic_fetch_add(&gate->num_ended, 1);
+    else if (*id) atomic_fetch_add(&gate->num_ended, 1);
     else atomic_fetch_add(&gate->num_unknown, 1);
     if (!*user) warn_refused(gate, request, id, why);
     return user;
@@ -209,7 +220,7 @@ static const char *judge(gs_key_gate *gate, const zap_request *request, char use
 
 static bool is_known(gs_key_gate *gate, const gs_curve_key *shown) {
     pthread_mutex_lock(&gate->lock);
-    bool known = gs_u64_map_get(&gate->by_key, key_of_curve(gate, shown)) || gate->has_probe;
+    bool known = gs_u64_map_get(&gate->by_key, key_of_curve(gate, shown)) || gs_rank_keys_find(&gate->ranks, shown) || gate->has_probe;
     pthread_mutex_unlock(&gate->lock);
     return known;
 }
@@ -367,6 +378,7 @@ gs_status gs_key_gate_open(gs_key_gate **out, gs_rpc_context *context, const gs_
     gate->context = context;
     gate->server = *server;
     gate->seed = gs_random_from_system();
+    gs_rank_keys_init(&gate->ranks, gs_random_from_system());
     snprintf(gate->path, sizeof gate->path, "%s", keys_path);
     pthread_mutex_init(&gate->lock, NULL);
     gs_cond_init(&gate->changed);
@@ -386,6 +398,7 @@ void gs_key_gate_close(gs_key_gate *gate) {
     gs_key_list_release(&gate->list);
     gs_u64_map_release(&gate->by_id);
     gs_u64_map_release(&gate->by_key);
+    gs_rank_keys_release(&gate->ranks);
     pthread_cond_destroy(&gate->changed);
     pthread_mutex_destroy(&gate->lock);
     explicit_bzero(&gate->server, sizeof gate->server);
@@ -398,7 +411,15 @@ bool gs_key_gate_find(gs_key_gate *gate, const char *user, gs_rpc_caller *caller
     uint64_t key = key_of_id(user);
     const gs_known_key *known = key ? gs_u64_map_get(&gate->by_id, key) : NULL;
     bool counts = known && gs_known_key_counts(known, gs_wall_ms());
-    if (counts) {
+    const gs_rank_key *rank = key ? NULL : gs_rank_keys_find_id(&gate->ranks, user);
+    const gs_known_key *owner = owner_of(gate, rank);
+    if (owner) {
+        caller->role = GS_ROLE_TRAINER;
+        caller->expires_ms = owner->expires_ms;
+        caller->incarnation = rank->incarnation;
+        memcpy(caller->id, rank->id, sizeof caller->id);
+        memcpy(caller->name, rank->worker, sizeof caller->name);
+    } else if (counts) {
         caller->role = known->role;
         caller->is_pool = known->is_pool;
         caller->expires_ms = known->expires_ms;
@@ -406,7 +427,35 @@ bool gs_key_gate_find(gs_key_gate *gate, const char *user, gs_rpc_caller *caller
         memcpy(caller->name, known->name, sizeof caller->name);
     }
     pthread_mutex_unlock(&gate->lock);
-    return counts;
+    return owner || counts;
+}
+
+bool gs_key_gate_add_rank(gs_key_gate *gate, const gs_rank_key *key) {
+    pthread_mutex_lock(&gate->lock);
+    bool is_of_list = gs_u64_map_get(&gate->by_key, key_of_curve(gate, &key->shown));
+    bool added = !is_of_list && gs_rank_keys_add(&gate->ranks, key);
+    pthread_mutex_unlock(&gate->lock);
+    return added;
+}
+
+void gs_key_gate_drop_rank(gs_key_gate *gate, uint64_t incarnation, const gs_rpc_caller *by) {
+    pthread_mutex_lock(&gate->lock);
+    const gs_rank_key *rank = gs_rank_keys_find_rank(&gate->ranks, incarnation);
+    if (rank && by->is_known && gs_key_name_covers(by->name, by->is_pool, rank->worker)) gs_rank_keys_drop(&gate->ranks, incarnation);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+bool gs_key_gate_ranks_are_many(gs_key_gate *gate) {
+    pthread_mutex_lock(&gate->lock);
+    bool many = gs_rank_keys_are_many(&gate->ranks);
+    pthread_mutex_unlock(&gate->lock);
+    return many;
+}
+
+void gs_key_gate_sweep_ranks(gs_key_gate *gate, bool (*is_there)(void *ctx, uint64_t incarnation), void *ctx) {
+    pthread_mutex_lock(&gate->lock);
+    gs_rank_keys_sweep(&gate->ranks, is_there, ctx);
+    pthread_mutex_unlock(&gate->lock);
 }
 
 unsigned gs_key_gate_changes(const gs_key_gate *gate) {

@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "rpc/keys/key_store.h"
 #include "rpc/keys/life_proof.h"
+#include "rpc/server/rank_keys.h"
 #include "rpc/server/rpc_caller.h"
 #include "rpc/wire/rpc_context.h"
 #include "rpc/wire/zmq_socket.h"
@@ -26,6 +27,13 @@ void gs_key_gate_close(gs_key_gate *gate);  // NULL is fine
 GS_NODISCARD gs_status gs_key_gate_guard(const gs_key_gate *gate, gs_zmq_socket *socket);
 // Who has this user id, as the handler gave it to a connection; false: nobody, or not any more. Any thread.
 bool gs_key_gate_find(gs_key_gate *gate, const char *user, gs_rpc_caller *caller);
+// The key of a rank that somebody with the key `owner` has started: `key` has its public half, incarnation and worker. It is let in
+// from now on, until it is dropped or that key counts no longer. False: it is not taken. Any thread, and so the next three.
+GS_NODISCARD bool gs_key_gate_add_rank(gs_key_gate *gate, const gs_rank_key *key);
+void gs_key_gate_drop_rank(gs_key_gate *gate, uint64_t incarnation, const gs_rpc_caller *by);  // its worker; else nothing happens
+// There may be many of ranks that are gone: those that are not there are dropped.
+bool gs_key_gate_ranks_are_many(gs_key_gate *gate);
+void gs_key_gate_sweep_ranks(gs_key_gate *gate, bool (*is_there)(void *ctx, uint64_t incarnation), void *ctx);
 // Has the file looked at now, and waits until it was, for two seconds at most. Any thread but the loop's.
 void gs_key_gate_look(gs_key_gate *gate);
 // Grows with each change of the file that was taken. Any thread.

@@ -14,6 +14,7 @@ typedef struct gs_rpc_caller {
     gs_role role;
     char id[GS_KEY_ID_BYTES], name[GS_KEY_NAME_BYTES];  // "" when not known
     int64_t expires_ms;                                 // 0: never
+    uint64_t incarnation;                               // of the one rank that it is; 0: it is none
 } gs_rpc_caller;
 
 // Whether it may call what asks for `needed`.
@@ -23,7 +24,7 @@ static inline bool gs_rpc_caller_may(const gs_rpc_caller *caller, gs_role needed
 
 // Whether a connection that was one's may go on as the other's.
 static inline bool gs_rpc_caller_equal(const gs_rpc_caller *a, const gs_rpc_caller *b) {
-    return a->role == b->role && a->is_pool == b->is_pool && a->expires_ms == b->expires_ms && strcmp(a->name, b->name) == 0;
+    return a->role == b->role && a->incarnation == b->incarnation && a->is_pool == b->is_pool && a->expires_ms == b->expires_ms && strcmp(a->name, b->name) == 0;
 }
 
 #endif

@@ -206,6 +206,11 @@ static bool take_budget(gs_rpc_intake *intake, gs_rpc_connection *connection,
     return connection->budget-- > 0;
 }
 
+static const char *name_role(gs_role role) {
+    const char *name = gs_key_role_name(role);
+    return name ? name : "rank";
+}
+
 // Before a body is parsed, of calls that are new and of those that come again.
 static bool is_allowed(gs_rpc_intake *intake, gs_rpc_connection *connection, const gs_frame *frame) {
     const gs_method_info *info = gs_method_info_of(frame->method);
@@ -215,12 +220,12 @@ static bool is_allowed(gs_rpc_intake *intake, gs_rpc_connection *connection, con
     if (!connection->warned_ns || intake->now_ns - connection->warned_ns >= 60 * GS_NS_PER_SEC) {
         connection->warned_ns = intake->now_ns;
         gs_log_warn("call refused", "method=%s id=%s name=%s role=%s refused=%llu", info->name, caller->id, caller->name,
-                    gs_key_role_name(caller->role), (unsigned long long)intake->num_refused);
+                    name_role(caller->role), (unsigned long long)intake->num_refused);
     }
     if (frame->kind == GS_FRAME_REQUEST)
         refuse_request(intake, connection, frame,
                        gs_error(GS_PERMISSION_DENIED, "key %s (%s) has the role %s, which may not call %s", caller->id,
-                                caller->name, gs_key_role_name(caller->role), info->name));
+                                caller->name, name_role(caller->role), info->name));
     return false;
 }
 

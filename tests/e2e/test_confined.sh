@@ -56,6 +56,15 @@ for pid in $trainers; do
   ! grep -q 'not-for-trainers\|CREDENTIALS_DIRECTORY' "$run/environ" || fail "trainer $pid has what is its agent's"
 done
 
+if [ "$(id -u)" -eq 0 ]; then
+  claim "who holds a secret is not looked into by others of its user, nor leaves a core file"
+  for pid in $trainers; do
+    same "$(awk '/Max core file size/ { print $5 }' "/proc/$pid/limits")" 0 "core files of $pid"
+    ! setpriv --reuid=nobody --clear-groups cat "/proc/$pid/environ" >"$run/environ" 2>&1 || fail "another process of its user reads what $pid holds"
+    same "$(stat -c %U "/proc/$pid/mem")" root "whose memory of $pid is"
+  done
+fi
+
 claim "a trainer keeps no privilege, and has the limits that job and worker say"
 for pid in $trainers; do
   same "$(status_of "$pid" NoNewPrivs)" 1 "no_new_privs of $pid"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Keys while a job trains: enrolment, rotation, revocation, an API of its own, and a cluster that is given keys.
+# Row M1 of docs/faults.md, of trainers.
 . "$(dirname "$0")/lib.sh"
 unset GRADSYNC_KEY GRADSYNC_ENROL
 data=$run/data
@@ -47,11 +48,23 @@ wait_for 30 "its key" test -s "$run/two.key"
 wait_for 30 "two" worker_is two connected
 [ ! -e "$run/two.key.new" ] || fail "the key is there twice"
 
-claim "a job trains; both keys are replaced meanwhile, and no generation ends"
+claim "a job trains"
 submit "$(long_job rotated 2)"
 wait_for 60 "training" step_at_least "$job" 50
 before=$(generation)
 pids_before=$(trainer_pids "$job" | sort | tr '\n' ' ')
+
+claim "no trainer has its worker's key"
+for pid in $one_pid $two_pid $pids_before; do
+  found=$("$(dirname "$0")/memory_has.py" "$pid" "$(jq -r .secret "$run/one.key")" "$(jq -r .secret "$run/two.key")")
+  case $pid in
+    "$one_pid") same "$found" "yes no" "of the keys of one and two, in worker one" ;;
+    "$two_pid") same "$found" "no yes" "of the keys of one and two, in worker two" ;;
+    *) same "$found" "no no" "of the keys of one and two, in trainer $pid" ;;
+  esac
+done
+
+claim "both keys are replaced meanwhile, and no generation ends"
 old=$(cli key list -o json | jq -r '[.items[] | select(.name == "one" and .state == "valid") | .id][0]')
 cli key new one --role worker --out "$run/new.key" 2>/dev/null
 mv "$run/new.key" "$run/one.key"
@@ -63,6 +76,16 @@ wait_for 20 "one" worker_is one connected
 sleep 2
 steps_on 100
 same "$(trainer_pids "$job" | sort | tr '\n' ' ')" "$pids_before" "trainers behind the rotation"
+same "$(generation)" "$before" "generation"
+
+claim "a coordinator that is killed and started again has its ranks back, by keys that it has never seen"
+kill -KILL "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+start_coordinator keyed "$data" --require-key --control "$control"
+steps_on 100
+back() { [ "$(get "/v1/jobs/$job/workers" | jq '[.items[] | select(.heartbeat_age_seconds < 5)] | length')" = 2 ]; }
+wait_for 30 "both ranks" back
+same "$(trainer_pids "$job" | sort | tr '\n' ' ')" "$pids_before" "trainers behind the restart"
 same "$(generation)" "$before" "generation"
 
 claim "an API of its own may do what its key is for, and is no worker; a worker's key asks the API's questions in vain"

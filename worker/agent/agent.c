@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include "worker/agent/examination.h"
 #include "worker/agent/host_devices.h"
 #include "worker/agent/lookout.h"
+#include "worker/agent/rank_key.h"
 #include "worker/agent/shared_place.h"
 #include "worker/agent/slot.h"
 #include "worker/agent/topology.h"
@@ -65,7 +67,7 @@ typedef struct host_agent {
     int num_slots, signal_fd;
 
     gs_rpc_stream *stream;
-    bool welcomed, told_silence, told_refusal;
+    bool welcomed, told_silence, told_refusal, gives_rank_keys;
     gs_seen_coordinator seen;
     int64_t next_hello_ns, retry_ns, heartbeat_ns, next_heartbeat_ns;
     int64_t heard_ns, alone_since_ns, name_taken_since_ns;
@@ -236,8 +238,23 @@ static void take_cadence(host_agent *agent, const gs_json *item) {
         agent->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
 }
 
+// A coordinator of before lets trainers in by their worker's key alone.
+static void give_keys(host_agent *agent) {
+    for (int i = 0; *agent->key.path && i < agent->num_slots; i++) {
+        gs_slot *slot = &agent->slots[i];
+        gs_key_file key = {0};
+        if (!gs_slot_busy(slot)) continue;
+        gs_status status = gs_rank_key_choose(&key, slot, &agent->key.key, agent->name, agent->gives_rank_keys);
+        if (!status.code) gs_launch_page_put_key(slot->page, &key);
+        gs_key_file_wipe(&key);
+    }
+    if (agent->gives_rank_keys) gs_rank_key_tell(agent->client, agent->slots, agent->num_slots);
+}
+
 static void take_welcome(host_agent *agent, const gs_json *item) {
     take_cadence(agent, item);
+    agent->gives_rank_keys = gs_json_bool_or(item, "rank_keys", false);
+    give_keys(agent);
     gs_seen_coordinator_note(&agent->seen, item);
     const char *own = agent->options->checkpoints;
     uint64_t life = 0;
@@ -363,7 +380,14 @@ static void start_rank(host_agent *agent, const gs_json *item) {
         return;
     }
     gs_json *document = encode_launch(agent, item);
-    status = gs_slot_start(slot, document, *agent->key.path ? &agent->key.key : NULL);
+    gs_key_file key = {0};
+    if (*agent->key.path) {
+        slot->incarnation = incarnation;
+        status = gs_rank_key_choose(&key, slot, &agent->key.key, agent->name, agent->gives_rank_keys);
+        if (!status.code) gs_rank_key_tell(agent->client, slot, 1);  // before it comes with it
+    }
+    if (!status.code) status = gs_slot_start(slot, document, *agent->key.path ? &key : NULL);
+    gs_key_file_wipe(&key);
     gs_json_release(document);
     if (status.code) {
         report_not_started(agent, item, exit_code_of_start(status), status.message);
@@ -568,7 +592,10 @@ static gs_status confine(host_agent *agent) {
                                           .cgroup = options->cgroup ? options->cgroup : "",
                                           .secrets = options->secrets ? options->secrets : "",
                                           .pass_environment = options->pass_environment,
-                                          .open_files = options->open_files_per_slot};
+                                          .open_files = options->open_files_per_slot,
+                                          .core_files = options->core_files};
+    // The worker's key speaks for all of its ranks: no trainer of the same user reads it here.
+    if (*agent->key.path && !options->core_files) prctl(PR_SET_DUMPABLE, 0);
     if (!*confinement.secrets && credentials) confinement.secrets = credentials;
     bool has_limit = options->memory_per_slot && *options->memory_per_slot;
     if (has_limit && !gs_parse_bytes(&confinement.memory_bytes, options->memory_per_slot))
@@ -649,8 +676,7 @@ static void ask_again(host_agent *agent, int64_t now_ns) {
 static void pass_key_on(host_agent *agent, int64_t now_ns) {
     if (!gs_own_key_has_changed(&agent->key, now_ns)) return;
     gs_log_info("another key", "worker=%s name=%s", agent->name, agent->key.key.name);
-    for (int i = 0; i < agent->num_slots; i++)
-        if (gs_slot_busy(&agent->slots[i])) gs_launch_page_put_key(agent->slots[i].page, &agent->key.key);
+    give_keys(agent);
 }
 
 // The time is read before anything that is looked at: who is suspended amid a turn gives its trainers no newer pulse.

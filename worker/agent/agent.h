@@ -6,6 +6,7 @@
 #ifndef WORKER_AGENT_AGENT_H
 #define WORKER_AGENT_AGENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct gs_agent_options {
@@ -23,6 +24,7 @@ typedef struct gs_agent_options {
     char *run_as, *cgroup, *secrets, *pass_environment;  // what trainers may (confinement.h); "": nothing said
     char *memory_per_slot;            // "16GiB"; "" and "0": no limit
     int64_t open_files_per_slot;      // 0: no limit
+    bool core_files;  // processes with keys and secrets may leave them, and be looked into
     double grace_seconds;                // of trainers, when the agent is asked to end
     double coordinator_timeout_seconds;  // without one and without trainers: exit; 0: never
 } gs_agent_options;

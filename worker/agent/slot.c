@@ -94,7 +94,9 @@ static gs_status spawn(gs_slot *slot, int launch_fd, const gs_json *document, bo
     birth it = {.launch_fd = launch_fd, .output_fds = output_fds, .agent = getpid(), .argv = argv,
                 .environment = &slot->environment};
     GS_TRY(gs_status_prefix(gs_confined_begin(&it.confined, slot->confinement, document, slot->index), "slot %d", slot->index));
-    it.confined.has_secrets = has_key || slot->environment.num_secrets > 0;
+    bool allows_cores = slot->confinement && slot->confinement->options.core_files;
+    it.confined.has_secrets = (has_key || slot->environment.num_secrets > 0) && !allows_cores;
+    atomic_store(&slot->page->is_guarded, it.confined.has_secrets);
     pid_t pid = fork();
     if (pid == 0) become_trainer(&it);
     int error_number = errno;

@@ -38,6 +38,8 @@ struct gs_slot {
     char job[24], cluster[GS_CLUSTER_ID_LEN];
     gs_json *document;  // owned; that it was started with
     uint64_t incarnation;
+    gs_curve_pair own_pair;  // by which its trainer is known, where the coordinator asks for keys; else {0}
+    bool has_pair;
     gs_launch_page *page;
     gs_slot_output outputs[2];
     int64_t position;   // of its last line

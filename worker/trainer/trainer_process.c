@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -284,6 +285,7 @@ int gs_trainer_process_run(int launch_fd) {
         gs_log_error("no launch document", "error=\"%s\"", status.message);
         return GS_EXIT_CONFIGURATION;
     }
+    if (atomic_load(&process.launch.page->is_guarded)) prctl(PR_SET_DUMPABLE, 0);
     set_log_level(process.launch.log_level);
     gs_control_init(&process.control, &gs_member_control_ops, NULL);
     process.control.mailbox.drain_signal = &drain_signal;

@@ -246,6 +246,92 @@ static void another_version_is_read_of_nobody_who_may_not_say_it(void **state) {
     close_stage(&it);
 }
 
+// The server's thread tells what it has done behind its turn.
+static void wait_revoked(stage *it, unsigned long long count) {
+    for (gs_deadline deadline = WAIT; atomic_load(&it->revoked) < count && !gs_deadline_passed(deadline);)
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    assert_int_equal(atomic_load(&it->revoked), count);
+}
+
+static gs_status revoke_id(gs_key_list *list, void *ctx) {
+    int num_revoked;
+    return gs_key_list_revoke(list, ctx, gs_wall_ms(), &num_revoked);
+}
+
+static gs_rank_key make_rank(const stage *it, gs_key_file *file, uint64_t incarnation) {
+    gs_rank_key rank = {.incarnation = incarnation};
+    *file = it->files[0];
+    assert_ok(gs_curve_pair_draw(&file->pair));
+    rank.shown = file->pair.shown;
+    memcpy(rank.owner, it->known[0].id, sizeof rank.owner);
+    snprintf(rank.worker, sizeof rank.worker, "%s", it->known[0].name);
+    return rank;
+}
+
+static void the_key_of_a_rank_is_that_rank_alone(void **state) {
+    (void)state;
+    stage it = {0};
+    gs_key_file file;
+    open_stage(&it);
+    gs_rank_key rank = make_rank(&it, &file, 77);
+    assert_true(gs_key_gate_add_rank(it.gate, &rank));
+    gs_rpc_client *client = open_client(&it, &file, 77);
+    for (int m = 1; m < GS_NUM_METHODS; m++) {
+        const gs_method_info *info = gs_method_info_of((gs_method)m);
+        bool may = info->role == GS_ROLE_TRAINER || info->role == GS_ROLE_ANYBODY;
+        if (info->shape == GS_ONE_WAY) {
+            if (is_heard(&it, client, (gs_method)m) != may) fail_msg("%s", info->name);
+            continue;
+        }
+        gs_status status = ask(client, (gs_method)m);
+        if (status.code != (may ? GS_OK : GS_PERMISSION_DENIED)) fail_msg("%s: %s", info->name, status.message);
+    }
+    assert_string_equal(it.caller, it.known[0].name);
+    // Another rank of the same worker, its agent, somebody new.
+    gs_rpc_client *other = open_client(&it, &file, 78);
+    assert_int_not_equal(gs_rpc_call(other, GS_READY, NULL, NULL, gs_deadline_in_ms(1500)).code, GS_OK);
+    gs_rpc_client_close(other);
+    assert_ok(gs_rpc_call(client, GS_READY, NULL, NULL, WAIT));
+    // Told again, as behind a reconnect of its agent: its connections stay.
+    assert_true(gs_key_gate_add_rank(it.gate, &rank));
+    gs_key_gate_look(it.gate);
+    assert_ok(gs_rpc_call(client, GS_READY, NULL, NULL, WAIT));
+    assert_int_equal(atomic_load(&it.revoked), 0);
+    gs_rpc_client_close(client);
+    gs_rpc_caller owner = {.is_known = true}, somebody = {.is_known = true};
+    snprintf(owner.name, sizeof owner.name, "%s", it.known[0].name);
+    snprintf(somebody.name, sizeof somebody.name, "somebody");
+    gs_rpc_caller found;
+    gs_key_gate_drop_rank(it.gate, 77, &somebody);
+    assert_true(gs_key_gate_find(it.gate, "r-000000000001", &found));
+    assert_int_equal(found.incarnation, 77);
+    gs_key_gate_drop_rank(it.gate, 77, &owner);
+    assert_false(gs_key_gate_find(it.gate, "r-000000000001", &found));
+    client = open_client(&it, &file, 77);
+    wait_refused(client, GS_RPC_KEY_REFUSED);
+    gs_rpc_client_close(client);
+    close_stage(&it);
+}
+
+static void the_key_of_a_rank_ends_with_its_workers(void **state) {
+    (void)state;
+    stage it = {0};
+    gs_key_file file;
+    open_stage(&it);
+    gs_rank_key rank = make_rank(&it, &file, 77), known = rank;
+    known.shown = it.known[3].shown;  // of a viewer: a rank takes nobody's key
+    assert_false(gs_key_gate_add_rank(it.gate, &known));
+    assert_true(gs_key_gate_add_rank(it.gate, &rank));
+    gs_rpc_client *client = open_client(&it, &file, 77);
+    assert_ok(gs_rpc_call(client, GS_READY, NULL, NULL, WAIT));
+    assert_ok(gs_key_store_change(it.keys, revoke_id, it.known[0].id));
+    gs_key_gate_look(it.gate);
+    wait_refused(client, GS_RPC_KEY_REFUSED);
+    wait_revoked(&it, 1);
+    gs_rpc_client_close(client);
+    close_stage(&it);
+}
+
 // An incarnation is no secret to other workers' keys, and with it go the answers that are kept for its repeats.
 static void a_session_is_that_of_the_key_that_began_it(void **state) {
     (void)state;
@@ -262,18 +348,6 @@ static void a_session_is_that_of_the_key_that_began_it(void **state) {
     assert_ok(gs_rpc_call(owner, GS_READY, NULL, NULL, WAIT));
     gs_rpc_client_close(owner);
     close_stage(&it);
-}
-
-// The server's thread tells what it has done behind its turn.
-static void wait_revoked(stage *it, unsigned long long count) {
-    for (gs_deadline deadline = WAIT; atomic_load(&it->revoked) < count && !gs_deadline_passed(deadline);)
-        gs_sleep_ns(5 * GS_NS_PER_MS);
-    assert_int_equal(atomic_load(&it->revoked), count);
-}
-
-static gs_status revoke_id(gs_key_list *list, void *ctx) {
-    int num_revoked;
-    return gs_key_list_revoke(list, ctx, gs_wall_ms(), &num_revoked);
 }
 
 static void a_revoked_key_is_cut_off_and_its_successor_comes_back(void **state) {
@@ -421,6 +495,8 @@ int main(void) {
         cmocka_unit_test(strangers_are_not_let_in),
         cmocka_unit_test(another_version_is_read_of_nobody_who_may_not_say_it),
         cmocka_unit_test(without_a_handler_no_handshake_succeeds),
+        cmocka_unit_test(the_key_of_a_rank_is_that_rank_alone),
+        cmocka_unit_test(the_key_of_a_rank_ends_with_its_workers),
         cmocka_unit_test(a_session_is_that_of_the_key_that_began_it),
         cmocka_unit_test(a_revoked_key_is_cut_off_and_its_successor_comes_back),
         cmocka_unit_test(a_key_that_may_less_ends_what_it_has_begun),
