@@ -256,6 +256,23 @@ static bool refuse_request(void *ctx, const gs_http_request *request, gs_http_re
     return true;
 }
 
+// As admit_caller would, whatever is asked for.
+static bool knows_caller(void *ctx, const gs_early_head *head) {
+    const gs_door *door = ctx;
+    gs_caller caller = {0};
+    char header[256], cookies[2048], secret[GS_SECRET_TEXT_BYTES] = "", token_id[GS_TOKEN_ID_BYTES] = "";
+    if (door->kind != GS_DOOR_OF_TOKENS || !gs_token_store_asks(door->services.tokens)) return false;
+    bool is_known = gs_early_head_find(head, header, sizeof header, "Authorization") &&
+                    gs_token_store_admit(door->services.tokens, &caller, header, GS_ROLE_METRICS).code == GS_OK;
+    if (!is_known && gs_early_head_find(head, cookies, sizeof cookies, "Cookie"))
+        gs_session_of_cookies(secret, cookies, GS_SESSION_COOKIE);
+    if (*secret) is_known = gs_sessions_find(door->services.sessions, token_id, secret, gs_now_ns());
+    explicit_bzero(header, sizeof header);
+    explicit_bzero(cookies, sizeof cookies);
+    explicit_bzero(secret, sizeof secret);
+    return is_known;
+}
+
 static void note_refusal(void *ctx, const char *reason) {
     gs_api_metrics_refuse(((gs_door *)ctx)->services.metrics, reason);
 }
@@ -266,6 +283,7 @@ static gs_status open_door(gs_door *door, const gs_door_options *options) {
                                      .request_ms = options->request_ms,
                                      .max_connections = options->max_connections,
                                      .max_per_address = options->max_per_address,
+                                     .knows = knows_caller,
                                      .refuse = refuse_request,
                                      .handle = handle_request,
                                      .refused = note_refusal,

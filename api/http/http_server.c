@@ -27,7 +27,7 @@ enum {
     DRAIN_REQUESTS = 6,  // what a request may take, so many times: for a block of a stream to be taken
     IDLE_ENOUGH_MS = 1000,
     MOMENT_MS = 300,
-    SLACK = 64  // connections that were cut and are not gone yet
+    LEAST_SLACK = 64  // connections that were cut and are not gone yet: the library closes whoever comes when there are more
 };
 
 typedef enum connection_phase {
@@ -57,6 +57,7 @@ struct gs_http_server {
     gs_http_server_options options;
     char address[GS_HTTP_ADDRESS_LEN];
     gs_socket_mark socket;
+    unsigned slack;
     int port;
     uint64_t id_seed;
     atomic_uint_fast64_t num_requests;
@@ -94,34 +95,49 @@ static void set_phase(gs_http_server *server, struct MHD_Connection *connection,
     pthread_mutex_unlock(&server->lock);
 }
 
+// A thread that is to read what he says may not come to it before he is the oldest.
+static bool is_known_early(const gs_http_server *server, connection_entry *entry) {
+    gs_early_head head;
+    if (!entry->is_known && server->options.knows && !server->options.tls && gs_early_head_look(&head, entry->fd))
+        entry->is_known = server->options.knows(server->options.ctx, &head);
+    explicit_bzero(&head, sizeof head);
+    return entry->is_known;
+}
+
 // Under the lock. Who gives way to `fresh`, which is the first of the list: they lie in it by age.
 static connection_entry *choose_victim(connection_entry *fresh, bool of_neighbours) {
-    connection_entry *unknown = NULL, *idle = NULL;
+    connection_entry *unknown = NULL, *answered = NULL, *idle = NULL;
     bool has_strangers = false;
     int64_t idle_enough_ns = gs_now_ns() - IDLE_ENOUGH_MS * GS_NS_PER_MS;
     for (connection_entry *entry = fresh->next; entry; entry = entry->next) {
         bool is_neighbour = entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0;
         if (entry->cut || (of_neighbours && !is_neighbour)) continue;
         has_strangers = has_strangers || !entry->is_known;
+        if (entry->phase == ANSWERING && !entry->is_known) answered = entry;
         if (entry->phase != WAITING) continue;
         if (!entry->is_known) unknown = entry;
         else if (entry->idle_ns && entry->idle_ns < idle_enough_ns && (!idle || entry->idle_ns < idle->idle_ns)) idle = entry;
     }
     if (unknown) return unknown;
+    if (fresh->is_known && answered) return answered;  // where no stranger waits any more, one who is being told so
     return idle && !has_strangers ? idle : fresh;  // who is known gives way to no stranger amid strangers
 }
 
 // Under the lock. True: somebody gave way.
-static bool make_room(gs_http_server *server, connection_entry *fresh) {
+static bool make_room(gs_http_server *server, connection_entry *fresh, unsigned *num_cut) {
     unsigned num_all = 0, num_neighbours = 0;
+    *num_cut = 0;
     for (const connection_entry *entry = server->connections; entry; entry = entry->next) {
+        *num_cut += entry->cut;
         if (entry->cut) continue;
         num_all++;
         if (entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0) num_neighbours++;
     }
     bool is_crowded = fresh->has_neighbours && num_neighbours > server->options.max_per_address;
+    if (is_crowded || num_all > server->options.max_connections / 2) is_known_early(server, fresh);
     if (!is_crowded && num_all <= server->options.max_connections) return false;
     connection_entry *victim = choose_victim(fresh, is_crowded);
+    while (!victim->is_known && is_known_early(server, victim)) victim = choose_victim(fresh, is_crowded);
     // As long as there is room for all, a stranger has a moment to say who he is.
     bool has_just_come = !victim->is_known && gs_now_ns() - victim->begin_ns < MOMENT_MS * GS_NS_PER_MS;
     if (has_just_come && victim != fresh && num_all <= server->options.max_connections) return false;
@@ -149,8 +165,11 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
         entry->link = &server->connections;
         if (entry->next) entry->next->link = &entry->next;
         server->connections = entry;
-        bool gave_way = make_room(server, entry);
+        unsigned num_cut;
+        bool gave_way = make_room(server, entry, &num_cut);
         pthread_mutex_unlock(&server->lock);
+        // Their threads need a core to come to their end, and this one, which takes connections and buries them, leaves them none.
+        if (num_cut > server->slack / 2) gs_sleep_ns(num_cut > server->slack * 3 / 4 ? 5 * GS_NS_PER_MS : GS_NS_PER_MS);
         if (gave_way && server->options.refused) server->options.refused(server->options.ctx, "crowd");
         return;
     }
@@ -493,6 +512,14 @@ static void fill_defaults(gs_http_server_options *options) {
         options->max_connections = (unsigned)(files.rlim_cur / 2);
 }
 
+// As many again as there may be, where the process may open so many files.
+static unsigned choose_slack(const gs_http_server_options *options) {
+    unsigned slack = options->max_connections;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 4 < slack) slack = (unsigned)(files.rlim_cur / 4);
+    return slack > LEAST_SLACK ? slack : LEAST_SLACK;
+}
+
 // The library keeps its connection with the session.
 static int show_certificate(gnutls_session_t session, const gnutls_datum_t *authorities, int num_authorities,
                             const gnutls_pk_algorithm_t *algorithms, int num_algorithms, gnutls_pcert_st **chain,
@@ -519,7 +546,7 @@ static gs_status start_daemon(gs_http_server *server, int listener) {
             MHD_USE_ITC | MHD_USE_ERROR_LOG | (options->tls ? MHD_USE_TLS : 0),
         0, NULL, NULL, on_access, server, MHD_OPTION_LISTEN_SOCKET, listener,
         MHD_OPTION_EXTERNAL_LOGGER, forward_log, NULL, MHD_OPTION_CONNECTION_LIMIT,
-        options->max_connections + SLACK, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((options->idle_ms + 999) / 1000),
+        options->max_connections + server->slack, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((options->idle_ms + 999) / 1000),
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
         MHD_OPTION_URI_LOG_CALLBACK, on_request_line, server, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
@@ -539,6 +566,7 @@ gs_status gs_http_server_start(gs_http_server **out, const gs_http_server_option
     server->options = *options;
     server->options.address = NULL;
     fill_defaults(&server->options);
+    server->slack = choose_slack(&server->options);
     server->id_seed = gs_random_from_system();
     pthread_mutex_init(&server->lock, NULL);
     gs_cond_init(&server->changed);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "api/http/early_head.h"
 #include "api/http/listener.h"
 #include "core/clock.h"
 #include "core/status.h"
@@ -89,6 +90,9 @@ typedef struct gs_http_server_options {
     // he is cut himself.
     unsigned max_connections;  // 0: 1024, less where the process may not open that many files
     unsigned max_per_address;  // 0: 128; 127.0.0.0/8 is one address, and so is an IPv6 network of 64 bits
+    // Whether what has come of a request, unread, shows whose it is: then its connection is the last to give way from now on. Not
+    // asked where it is encrypted. Any thread; it must not wait. May be NULL.
+    bool (*knows)(void *ctx, const gs_early_head *head);
     // Of a request that announces a body, before a byte of it is read: true when it is refused, and the response
     // filled. Any thread. May be NULL.
     bool (*refuse)(void *ctx, const gs_http_request *request, gs_http_response *response);

@@ -16,11 +16,12 @@
 #include "core/clock.h"
 #include "tests/support/http.h"
 
-enum { ROOM = 8, CROWD = 60, REQUEST_MS = 500 };
+enum { ROOM = 8, CROWD = 60, ROUNDS = 30, REQUEST_MS = 500 };
 
 typedef struct server {
     gs_http_server *http;
     atomic_int num_crowded, num_slow, num_closed;
+    atomic_bool holds, is_held;  // whoever takes connections, the next time that somebody gives way
 } server;
 
 static ssize_t read_for_ever(void *ctx, char *buffer, size_t max_bytes) {
@@ -45,13 +46,24 @@ static void handle(void *ctx, const gs_http_request *request, gs_http_response *
 
 static void note(void *ctx, const char *reason) {
     server *it = ctx;
-    atomic_fetch_add(strcmp(reason, "crowd") == 0 ? &it->num_crowded : &it->num_slow, 1);
+    bool is_crowd = strcmp(reason, "crowd") == 0;
+    atomic_fetch_add(is_crowd ? &it->num_crowded : &it->num_slow, 1);
+    for (gs_deadline deadline = gs_deadline_in_seconds(60); is_crowd && atomic_load(&it->holds) && !gs_deadline_passed(deadline);) {
+        atomic_store(&it->is_held, true);
+        gs_sleep_ns(GS_NS_PER_MS / 10);
+    }
+}
+
+static bool knows(void *ctx, const gs_early_head *head) {
+    char value[16];
+    (void)ctx;
+    return gs_early_head_find(head, value, sizeof value, "x-known") && strcmp(value, "1") == 0;
 }
 
 static int start_with(void **state, unsigned max_connections) {
     server *it = calloc(1, sizeof *it);
     gs_http_server_options options = {.max_connections = max_connections, .address = "127.0.0.1:0", .request_ms = REQUEST_MS, .idle_ms = 60000, .max_per_address = ROOM,
-                                      .handle = handle, .refused = note, .ctx = it};
+                                      .knows = knows, .handle = handle, .refused = note, .ctx = it};
     assert_int_equal(gs_http_server_start(&it->http, &options).code, GS_OK);
     *state = it;
     return 0;
@@ -99,6 +111,47 @@ static void a_crowd_of_strangers_shuts_nobody_out(void **state) {
     for (int i = 0; i < CROWD; i++) gs_wire_close(&strangers[i]);
     gs_wire_close(&known);
     gs_wire_close(&late);
+}
+
+// He has said who he is before anybody took his connection, and so many come behind him that he is the oldest before a thread has
+// read it.
+static void who_has_said_who_he_is_does_not_give_way_unread(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    for (int round = 0; round < ROUNDS; round++) {
+        gs_wire known, before[ROOM + 1], behind[CROWD];
+        gs_deadline deadline = gs_deadline_in_seconds(60);
+        atomic_store(&it->holds, true);
+        atomic_store(&it->is_held, false);
+        for (int i = 0; i < ROOM + 1; i++) gs_wire_open(&before[i], address);
+        while (!atomic_load(&it->is_held) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS / 10);
+        gs_wire_open(&known, address);
+        ask(&known, "/", "X-Known: 1\r\n");
+        for (int i = 0; i < CROWD; i++) gs_wire_open(&behind[i], address);
+        atomic_store(&it->holds, false);
+        assert_true(gs_wire_wait(&known, "answered"));
+        for (int i = 0; i < ROOM + 1; i++) gs_wire_close(&before[i]);
+        for (int i = 0; i < CROWD; i++) gs_wire_close(&behind[i]);
+        gs_wire_close(&known);
+    }
+}
+
+static void a_header_is_found_where_its_line_has_come_whole(void **state) {
+    (void)state;
+    static const char whole[] = "GET /a: HTTP/1.1\r\nHost: x\r\nAUTHORIZATION:\t Bearer gst_1 \r\nAuthorization: Bearer other\r\n\r\nCookie: a=b\r\n";
+    gs_early_head head = {.bytes = sizeof whole - 1};
+    char value[32], small[8];
+    memcpy(head.text, whole, sizeof whole - 1);
+    assert_true(gs_early_head_find(&head, value, sizeof value, "Authorization"));
+    assert_string_equal(value, "Bearer gst_1 ");
+    assert_false(gs_early_head_find(&head, small, sizeof small, "Authorization"));
+    assert_false(gs_early_head_find(&head, value, sizeof value, "Cookie"));  // of the body
+    assert_false(gs_early_head_find(&head, value, sizeof value, "GET /a"));  // no header
+    assert_false(gs_early_head_find(&head, value, sizeof value, "Author"));
+    size_t line = (size_t)(strstr(whole, "AUTH") - whole);
+    size_t past = (size_t)(strstr(whole, "Authorization") - whole);
+    for (head.bytes = 0; head.bytes < sizeof whole; head.bytes++)
+        assert_int_equal(gs_early_head_find(&head, value, sizeof value, "Authorization"), head.bytes >= past && past > line);
 }
 
 static void a_stranger_has_a_moment_where_there_is_room(void **state) {
@@ -191,6 +244,8 @@ static void who_does_not_read_his_stream_is_cut_and_who_reads_is_not(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_crowd_of_strangers_shuts_nobody_out, start, stop),
+        cmocka_unit_test_setup_teardown(who_has_said_who_he_is_does_not_give_way_unread, start, stop),
+        cmocka_unit_test(a_header_is_found_where_its_line_has_come_whole),
         cmocka_unit_test_setup_teardown(a_stranger_has_a_moment_where_there_is_room, start_with_room, stop),
         cmocka_unit_test_setup_teardown(of_the_known_who_idles_longest_gives_way, start, stop),
         cmocka_unit_test_setup_teardown(addresses_of_this_machine_are_one, start, stop),
