@@ -38,7 +38,8 @@ struct gs_device {
     const struct gs_half_kernels *half_kernels[2];  // bf16, fp16; NULL: none
     gs_stream *stream;
     bool is_host;
-    pid_t owner;  // the process that opened it
+    unsigned choices;  // choice.h
+    pid_t owner;       // the process that opened it
 };
 
 typedef enum gs_copy_direction { GS_COPY_TO_DEVICE = 0, GS_COPY_TO_HOST } gs_copy_direction;

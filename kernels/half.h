@@ -27,12 +27,14 @@ typedef enum gs_epilogue {
 } gs_epilogue;
 
 // C (m×n) = epilogue(alpha · op(A) (m×k) · op(B) (k×n)) + beta · C. Row-major; strides as in gs_matmul.
-// With an epilogue alpha is 1 and beta 0; aux has the stride of C.
+// With an epilogue alpha is 1 and beta 0; aux and residual have the stride of C. With GS_EPILOGUE_BIAS `residual` may be
+// a matrix, not C, that is added before C is rounded.
 typedef struct gs_half_matmul {
     gs_matmul shape;
     gs_epilogue epilogue;
     const gs_half *bias;
     gs_half *aux;
+    const gs_half *residual;  // NULL: none
 } gs_half_matmul;
 
 typedef struct gs_half_kernels {
@@ -45,6 +47,10 @@ typedef struct gs_half_kernels {
     // C of fp32: gradients of weights, with beta 1 where they add up; no epilogue
     void (*matmul_grad)(gs_stream *stream, float *c, const gs_half *a, const gs_half *b,
                         const gs_matmul *shape);
+    // What a linear layer's two parameters get: matmul_grad of dy (k×m, rows one behind the other) and x, transpose_a, and
+    // Σ over rows of dy in dbias (m). Both are added to what is there where beta is 1, which else is 0.
+    void (*linear_grads)(gs_stream *stream, float *dweight, float *dbias, const gs_half *dy,
+                         const gs_half *x, const gs_matmul *shape);
     // dbias (cols) = or += Σ over rows of dy
     void (*bias_backward)(gs_stream *stream, float *dbias, const gs_half *dy, size_t rows,
                           size_t cols, bool accumulate);

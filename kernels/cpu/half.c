@@ -112,7 +112,11 @@ static void run_epilogue(copies *all, float *c, const gs_half_matmul *product, s
     }
     const float *bias = add_wide(all, product->bias, n);
     if (product->epilogue == GS_EPILOGUE_BIAS) {
-        if (bias) GS_CPU(bias_add)(all->stream, c, bias, m, n);
+        const float *residual =
+            product->residual ? add_wide_rows(all, product->residual, m, n, stride_c) : NULL;
+        if (all->failed) return;
+        GS_CPU(bias_add)(all->stream, c, bias, m, n);
+        if (residual) GS_CPU(add)(all->stream, c, c, residual, m * n);
         return;
     }
     float *aux = add_blank(all, m * n);
@@ -145,6 +149,12 @@ static void run_bias_backward(copies *all, float *dbias, const gs_half *dy, size
                               size_t cols, bool accumulate) {
     const float *wide = add_wide(all, dy, rows * cols);
     if (wide) GS_CPU(bias_backward)(all->stream, dbias, wide, rows, cols, accumulate);
+}
+
+static void run_linear_grads(copies *all, float *dweight, float *dbias, const gs_half *dy,
+                             const gs_half *x, const gs_matmul *shape) {
+    run_matmul_grad(all, dweight, dy, x, shape);
+    run_bias_backward(all, dbias, dy, shape->k, shape->m, shape->beta != 0.0f);
 }
 
 static void run_embedding(copies *all, gs_half *out, const int32_t *tokens, const gs_half *wte,
@@ -264,6 +274,10 @@ DEFINE(matmul,
 DEFINE(matmul_grad,
        (gs_stream * stream, float *c, const gs_half *a, const gs_half *b, const gs_matmul *shape),
        (c, a, b, shape))
+DEFINE(linear_grads,
+       (gs_stream * stream, float *dweight, float *dbias, const gs_half *dy, const gs_half *x,
+        const gs_matmul *shape),
+       (dweight, dbias, dy, x, shape))
 DEFINE(bias_backward,
        (gs_stream * stream, float *dbias, const gs_half *dy, size_t rows, size_t cols,
         bool accumulate),
@@ -309,6 +323,7 @@ DEFINE(softmax_loss,
      .dtype = DTYPE_##type,                                                                        \
      .matmul = type##_matmul,                                                                      \
      .matmul_grad = type##_matmul_grad,                                                            \
+     .linear_grads = type##_linear_grads,                                                          \
      .bias_backward = type##_bias_backward,                                                        \
      .embedding = type##_embedding,                                                                \
      .embedding_backward = type##_embedding_backward,                                              \

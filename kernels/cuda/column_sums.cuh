@@ -119,13 +119,13 @@ static inline void gs_sum_columns(gs_stream *stream, float *sums, const T *in, s
             gs_run_parts<T, 1>(stream, parts, at, num_rows, cols, count);
         }
         const bool is_last = first + count == num_parts;
-        gs_fold fold = {{is_last ? sums : carry, nullptr},
-                        first ? carry : nullptr,
-                        parts,
-                        count,
-                        cols,
-                        cols,
-                        is_last && accumulate};
+        const gs_fold fold = {.outs = {is_last ? sums : carry, nullptr},
+                              .start = first ? carry : nullptr,
+                              .parts = parts,
+                              .num_parts = count,
+                              .cols = cols,
+                              .stride = cols,
+                              .accumulate = is_last && accumulate};
         gs_run_fold(stream, fold, 1);
         first += count;
     } while (first < num_parts);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/choice.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/event.h"
 #include "kernels/cuda/graph.h"
@@ -157,6 +158,7 @@ static gs_status open_cuda(gs_device **out, int ordinal, const gs_device_options
     device->tf32 = options->tf32;
     device->base.backend = &gs_cuda_backend;
     device->base.num_threads = 1;
+    device->base.choices = gs_choices_from_environment();
     device->base.kernels = &gs_cuda_table;
     device->base.half_kernels[0] = &gs_cuda_bf16_table;
     device->base.half_kernels[1] = &gs_cuda_fp16_table;
@@ -270,10 +272,11 @@ static bool is_lost(gs_device *base) {
 
 static void describe_cuda(const gs_device *base, char *text, size_t text_bytes) {
     const gs_cuda_device *device = (const gs_cuda_device *)base;
-    char products[64];
+    char products[64], choices[128];
     gs_cuda_products_describe(device->compute->products, products, sizeof products);
-    snprintf(text, text_bytes, "cuda sm_%d kernels=%d tf32=%d %s", device->capability,
-             ARITHMETIC_VERSION, device->tf32, products);
+    gs_choices_describe(base->choices, choices, sizeof choices);
+    snprintf(text, text_bytes, "cuda sm_%d kernels=%d tf32=%d %s%s", device->capability,
+             ARITHMETIC_VERSION, device->tf32, products, choices);
 }
 
 static void describe_limit(const gs_device *device, char *text, size_t text_bytes) {

@@ -103,6 +103,10 @@ static inline unsigned gs_num_sms(gs_stream *stream) {
     return static_cast<unsigned>(gs_cuda_stream_of(stream)->device->num_sms);
 }
 
+static inline bool gs_chooses(gs_stream *stream, gs_choice choice) {
+    return gs_device_chooses(&gs_cuda_stream_of(stream)->device->base, choice);
+}
+
 // The stream's scratch memory; fails the stream and is NULL when a launcher needs more than there is.
 static inline void *gs_scratch(gs_stream *stream, size_t bytes, const char *what) {
     if (bytes <= GS_CUDA_SCRATCH_BYTES) return gs_cuda_stream_of(stream)->scratch;

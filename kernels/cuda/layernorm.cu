@@ -347,83 +347,121 @@ static void run_norm_backward(gs_stream *stream, norm_backward_args<T> args, flo
     args.rows_per_part = even > 2 * AHEAD ? (even + AHEAD - 1) / AHEAD * AHEAD : 2 * AHEAD;
     const unsigned num_parts = gs_num_blocks(args.rows, args.rows_per_part, SIZE_MAX);
     if (num_parts) launch_norm_backward(stream, args, num_parts);
-    gs_fold fold = {{dweight, dbias}, nullptr,           args.parts, num_parts,
-                    args.channels,    2 * args.channels, accumulate};
+    const gs_fold fold = {.outs = {dweight, dbias},
+                          .start = nullptr,
+                          .parts = args.parts,
+                          .num_parts = num_parts,
+                          .cols = args.channels,
+                          .stride = 2 * args.channels,
+                          .accumulate = accumulate};
     gs_run_fold(stream, fold, 2);
 }
 
 // ---- launchers
 
+template <typename T>
+static void norm(gs_stream *stream, T *out, float *mean, float *rstd, const T *x, const T *weight,
+                 const T *bias, size_t rows, size_t channels) {
+    run_norm(stream, norm_args<T>{.out = out,
+                                  .residual = nullptr,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .a = x,
+                                  .b = nullptr,
+                                  .bias_b = nullptr,
+                                  .weight = weight,
+                                  .bias = bias,
+                                  .rows = rows,
+                                  .channels = channels});
+}
+
+template <typename T>
+static void residual_norm(gs_stream *stream, T *residual, T *out, float *mean, float *rstd,
+                          const T *a, const T *b, const T *bias_b, const T *weight, const T *bias,
+                          size_t rows, size_t channels) {
+    run_norm(stream, norm_args<T>{.out = out,
+                                  .residual = residual,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .a = a,
+                                  .b = b,
+                                  .bias_b = bias_b,
+                                  .weight = weight,
+                                  .bias = bias,
+                                  .rows = rows,
+                                  .channels = channels});
+}
+
+struct norm_grads {
+    float *dweight, *dbias;
+    bool first, accumulate;
+};
+
+template <typename T>
+static void norm_backward(gs_stream *stream, T *dx, const norm_grads &to, const T *dy, const T *x,
+                          const T *weight, const float *mean, const float *rstd, size_t rows,
+                          size_t channels) {
+    const norm_backward_args<T> args = {.dx = dx,
+                                        .parts = nullptr,
+                                        .dy = dy,
+                                        .x = x,
+                                        .weight = weight,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .rows = rows,
+                                        .channels = channels,
+                                        .rows_per_part = 0,
+                                        .first = to.first};
+    run_norm_backward(stream, args, to.dweight, to.dbias, to.accumulate);
+}
+
 extern "C" void gs_cuda_layernorm(gs_stream *stream, float *out, float *mean, float *rstd,
                                   const float *x, const float *weight, const float *bias,
                                   size_t rows, size_t channels) {
-    norm_args<float> args = {out,     nullptr, mean, rstd, x,       nullptr,
-                             nullptr, weight,  bias, rows, channels};
-    run_norm(stream, args);
+    norm(stream, out, mean, rstd, x, weight, bias, rows, channels);
 }
 
 extern "C" void gs_cuda_residual_layernorm(gs_stream *stream, float *residual, float *out,
                                            float *mean, float *rstd, const float *a, const float *b,
                                            const float *bias_b, const float *weight,
                                            const float *bias, size_t rows, size_t channels) {
-    norm_args<float> args = {out, residual, mean, rstd, a, b, bias_b, weight, bias, rows, channels};
-    run_norm(stream, args);
+    residual_norm(stream, residual, out, mean, rstd, a, b, bias_b, weight, bias, rows, channels);
 }
 
+// Parts lie in the stream's scratch memory, and the caller's stays as it is.
 extern "C" void gs_cuda_layernorm_backward(gs_stream *stream, float *dx, float *dweight,
                                            float *dbias, float *scratch, const float *dy,
                                            const float *x, const float *weight, const float *mean,
                                            const float *rstd, size_t rows, size_t channels,
                                            bool accumulate) {
     (void)scratch;
-    norm_backward_args<float> args = {dx,   nullptr, dy,       x, weight, mean,
-                                      rstd, rows,    channels, 0, false};
-    run_norm_backward(stream, args, dweight, dbias, accumulate);
+    norm_backward(stream, dx, {dweight, dbias, false, accumulate}, dy, x, weight, mean, rstd, rows,
+                  channels);
 }
 
 #define HALF_LAUNCHERS(name, type)                                                                 \
     extern "C" void gs_cuda_##name##_layernorm(                                                    \
         gs_stream *stream, gs_half *out, float *mean, float *rstd, const gs_half *x,               \
         const gs_half *weight, const gs_half *bias, size_t rows, size_t channels) {                \
-        norm_args<type> args = {gs_as<type>(out),  nullptr, mean,    rstd,                         \
-                                gs_as<type>(x),    nullptr, nullptr, gs_as<type>(weight),          \
-                                gs_as<type>(bias), rows,    channels};                             \
-        run_norm(stream, args);                                                                    \
+        norm(stream, gs_as<type>(out), mean, rstd, gs_as<type>(x), gs_as<type>(weight),            \
+             gs_as<type>(bias), rows, channels);                                                   \
     }                                                                                              \
     extern "C" void gs_cuda_##name##_residual_layernorm(                                           \
         gs_stream *stream, gs_half *residual, gs_half *out, float *mean, float *rstd,              \
         const gs_half *a, const gs_half *b, const gs_half *weight, const gs_half *bias,            \
         size_t rows, size_t channels) {                                                            \
-        norm_args<type> args = {gs_as<type>(out),                                                  \
-                                gs_as<type>(residual),                                             \
-                                mean,                                                              \
-                                rstd,                                                              \
-                                gs_as<type>(a),                                                    \
-                                gs_as<type>(b),                                                    \
-                                nullptr,                                                           \
-                                gs_as<type>(weight),                                               \
-                                gs_as<type>(bias),                                                 \
-                                rows,                                                              \
-                                channels};                                                         \
-        run_norm(stream, args);                                                                    \
+        residual_norm<type>(stream, gs_as<type>(residual), gs_as<type>(out), mean, rstd,           \
+                            gs_as<type>(a), gs_as<type>(b), nullptr, gs_as<type>(weight),          \
+                            gs_as<type>(bias), rows, channels);                                    \
     }                                                                                              \
     extern "C" void gs_cuda_##name##_layernorm_backward(                                           \
         gs_stream *stream, gs_half *dx, float *dweight, float *dbias, float *scratch,              \
         const gs_half *dy, const gs_half *x, const gs_half *weight, const float *mean,             \
         const float *rstd, size_t rows, size_t channels, bool first, bool accumulate) {            \
         (void)scratch;                                                                             \
-        norm_backward_args<type> args = {gs_as<type>(dx),                                          \
-                                         nullptr,                                                  \
-                                         gs_as<type>(dy),                                          \
-                                         gs_as<type>(x),                                           \
-                                         gs_as<type>(weight),                                      \
-                                         mean,                                                     \
-                                         rstd,                                                     \
-                                         rows,                                                     \
-                                         channels,                                                 \
-                                         0,                                                        \
-                                         first};                                                   \
-        run_norm_backward(stream, args, dweight, dbias, accumulate);                               \
+        norm_backward(stream, gs_as<type>(dx), {dweight, dbias, first, accumulate},                \
+                      gs_as<type>(dy), gs_as<type>(x), gs_as<type>(weight), mean, rstd, rows,      \
+                      channels);                                                                   \
     }
 
 HALF_LAUNCHERS(bf16, __nv_bfloat16)

@@ -18,6 +18,7 @@ static bool offer_library(gs_cuda_products *products, gs_stream *stream,
     if (product->epilogue == GS_EPILOGUE_NONE) return false;
     gs_cuda_product plain = *product;
     plain.epilogue = GS_EPILOGUE_NONE;
+    plain.residual = NULL;
     if (product->epilogue == GS_EPILOGUE_BIAS_GELU) plain.c = product->aux;
     if (gs_cuda_products_run(products, &plain) != GS_CUDA_TAKEN) return false;
     gs_cuda_tile_epilogue(stream, product);
@@ -44,6 +45,7 @@ static void run_half(gs_stream *stream, gs_dtype dtype, gs_half *c, const gs_hal
                                .a = a,
                                .b = b,
                                .bias = half->bias,
+                               .residual = half->residual,
                                .aux = half->aux,
                                .in = dtype,
                                .out = dtype,
@@ -57,6 +59,31 @@ static void run_grad(gs_stream *stream, gs_dtype dtype, float *c, const gs_half 
     gs_cuda_product product = {
         .c = c, .a = a, .b = b, .in = dtype, .out = GS_FP32, .shape = *shape};
     run_product(stream, &product);
+}
+
+// Into dbias itself, or beside it and then added.
+static bool offer_bias_grad(gs_stream *stream, gs_cuda_product product, float *dbias) {
+    gs_cuda_stream *cuda = gs_cuda_stream_of(stream);
+    const size_t m = product.shape.m;
+    if (!gs_device_chooses(&cuda->device->base, GS_CHOICE_BIAS_GRAD_IN_PRODUCT)) return false;
+    if (!cuda->products || !m || !product.shape.n || !product.shape.k) return false;
+    resolve_strides(&product.shape);
+    const bool adds = product.shape.beta != 0.0f;
+    product.bias_grad = adds ? gs_cuda_products_bias_room(cuda->products, m) : dbias;
+    if (!product.bias_grad) return false;
+    if (gs_cuda_products_run(cuda->products, &product) != GS_CUDA_TAKEN) return false;
+    if (adds) gs_cuda_axpy(stream, dbias, product.bias_grad, 1.0f, m);
+    return true;
+}
+
+static void run_linear_grads(gs_stream *stream, const gs_half_kernels *kernels, float *dweight,
+                             float *dbias, const gs_half *dy, const gs_half *x,
+                             const gs_matmul *shape) {
+    const gs_cuda_product product = {
+        .c = dweight, .a = dy, .b = x, .in = kernels->dtype, .out = GS_FP32, .shape = *shape};
+    if (offer_bias_grad(stream, product, dbias)) return;
+    kernels->matmul_grad(stream, dweight, dy, x, shape);
+    kernels->bias_backward(stream, dbias, dy, shape->k, shape->m, shape->beta != 0.0f);
 }
 
 void gs_cuda_bf16_matmul(gs_stream *stream, gs_half *c, const gs_half *a, const gs_half *b,
@@ -77,4 +104,14 @@ void gs_cuda_bf16_matmul_grad(gs_stream *stream, float *c, const gs_half *a, con
 void gs_cuda_fp16_matmul_grad(gs_stream *stream, float *c, const gs_half *a, const gs_half *b,
                               const gs_matmul *shape) {
     run_grad(stream, GS_FP16, c, a, b, shape);
+}
+
+void gs_cuda_bf16_linear_grads(gs_stream *stream, float *dweight, float *dbias, const gs_half *dy,
+                               const gs_half *x, const gs_matmul *shape) {
+    run_linear_grads(stream, &gs_cuda_bf16_table, dweight, dbias, dy, x, shape);
+}
+
+void gs_cuda_fp16_linear_grads(gs_stream *stream, float *dweight, float *dbias, const gs_half *dy,
+                               const gs_half *x, const gs_matmul *shape) {
+    run_linear_grads(stream, &gs_cuda_fp16_table, dweight, dbias, dy, x, shape);
 }

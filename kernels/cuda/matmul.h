@@ -9,12 +9,14 @@
 #include "kernels/cuda/types.h"
 #include "kernels/half.h"
 
-// One call of a launcher: types and strides are resolved. C (m×n) = epilogue(alpha · op(A) · op(B)) + beta · C
+// One call of a launcher: types and strides are resolved. C (m×n) = epilogue(alpha · op(A) · op(B)) + beta · C,
+// and with a bias + residual, which is not C
 typedef struct gs_cuda_product {
     void *c;
-    const void *a, *b, *bias;
+    const void *a, *b, *bias, *residual;
     void *aux;
-    gs_dtype in, out;  // of A and B; of C, bias and aux
+    float *bias_grad;  // NULL, or (m) of fp32 = Σ over k of op(A), which is overwritten; without an epilogue
+    gs_dtype in, out;  // of A and B; of C, bias, residual and aux
     gs_epilogue epilogue;
     gs_matmul shape;
 } gs_cuda_product;
@@ -40,6 +42,9 @@ typedef enum gs_cuda_taken {
     GS_CUDA_TAKEN,        // enqueued, or the stream has failed
 } gs_cuda_taken;
 gs_cuda_taken gs_cuda_products_run(gs_cuda_products *products, const gs_cuda_product *product);
+
+// Where the gradients of m biases can wait to be added to others; NULL: there is no room for so many.
+float *gs_cuda_products_bias_room(const gs_cuda_products *products, size_t m);
 
 // matmul_tile.cu: any shape, any alignment, in fp32.
 void gs_cuda_tile_product(gs_stream *stream, const gs_cuda_product *product);

@@ -23,6 +23,7 @@
 #include "kernels/cuda/event.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/table.h"
 
 // Where they are all taken the oldest knowledge goes; a model has some 20, prediction one for each length.
 #define MAX_PLANS 1024
@@ -35,12 +36,13 @@
 #define LEAST_TIMED_FLOPS 1e8
 #define MAX_ALIGNMENT 16
 #define MOST_WORKSPACE_MIB 1024
+#define MOST_BIAS_GRADS ((size_t)64 << 10)
 
 // All of a product that a plan depends on. Compared as bytes: no padding, or zero.
 typedef struct plan_key {
     size_t m, n, k, stride_a, stride_b, stride_c;
     uint32_t in, out, epilogue, alignment;
-    uint32_t transpose_a, transpose_b;
+    uint32_t transpose_a, transpose_b, has_residual, has_bias_grad;
 } plan_key;
 
 typedef struct plan {
@@ -48,6 +50,8 @@ typedef struct plan {
     bool used;
     bool refused;  // nothing below is set
     bool timed;
+    bool declined;     // with a gradient of biases: an own kernel behind the product takes less
+    int64_t least_ns;  // once timed
     cublasLtMatmulDesc_t desc;                // owns
     cublasLtMatrixLayout_t first, second, c;  // own; first is B
     cublasLtMatmulAlgo_t algo;
@@ -62,6 +66,8 @@ struct gs_cuda_products {
     bool has_library;
     cublasLtHandle_t handle;
     timing timing;
+    bool same_bits;
+    float *bias_grads;  // owned, MOST_BIAS_GRADS; NULL: not chosen
     int num_candidates;  // at most this many are asked for
     void *workspace;     // the stream's scratch, or owned
     size_t workspace_bytes;
@@ -79,8 +85,10 @@ static cudaDataType_t cuda_type_of(gs_dtype dtype) {
     return dtype == GS_FP16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-static cublasLtEpilogue_t lt_epilogue_of(gs_epilogue epilogue) {
-    switch (epilogue) {
+// The gradient of biases is a sum over the library's B, which is our A.
+static cublasLtEpilogue_t lt_epilogue_of(const gs_cuda_product *product) {
+    if (product->bias_grad) return CUBLASLT_EPILOGUE_BGRADB;
+    switch (product->epilogue) {
     case GS_EPILOGUE_BIAS:
         return CUBLASLT_EPILOGUE_BIAS;
     case GS_EPILOGUE_BIAS_GELU:
@@ -95,7 +103,8 @@ static cublasLtEpilogue_t lt_epilogue_of(gs_epilogue epilogue) {
 static uint32_t alignment_of(const gs_cuda_product *product) {
     uintptr_t bits = (uintptr_t)product->a | (uintptr_t)product->b | (uintptr_t)product->c;
     if (product->epilogue != GS_EPILOGUE_NONE)
-        bits |= (uintptr_t)product->bias | (uintptr_t)product->aux;
+        bits |= (uintptr_t)product->bias | (uintptr_t)product->aux | (uintptr_t)product->residual;
+    if (product->bias_grad) bits |= (uintptr_t)product->bias_grad;
     uint32_t alignment = 1;
     while (alignment < MAX_ALIGNMENT && bits % (2 * alignment) == 0) alignment *= 2;
     return alignment;
@@ -117,6 +126,8 @@ static plan_key key_of(const gs_cuda_product *product) {
     key.alignment = alignment_of(product);
     key.transpose_a = shape->transpose_a;
     key.transpose_b = shape->transpose_b;
+    key.has_residual = product->residual != NULL;
+    key.has_bias_grad = product->bias_grad != NULL;
     return key;
 }
 
@@ -137,6 +148,8 @@ static cublasStatus_t point_desc(const gs_cublaslt *lt, const plan *at,
     cublasStatus_t error = CUBLAS_STATUS_SUCCESS;
     if (product->epilogue == GS_EPILOGUE_BIAS || product->epilogue == GS_EPILOGUE_BIAS_GELU)
         error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product->bias);
+    if (product->bias_grad)
+        error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product->bias_grad);
     if (!error &&
         (product->epilogue == GS_EPILOGUE_BIAS_GELU || product->epilogue == GS_EPILOGUE_DGELU))
         error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product->aux);
@@ -152,7 +165,7 @@ static cublasStatus_t make_desc(const gs_cuda_products *products, plan *at,
         &at->desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
     int32_t first = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint32_t epilogue = (uint32_t)lt_epilogue_of(product->epilogue);
+    uint32_t epilogue = (uint32_t)lt_epilogue_of(product);
     int64_t aux_stride = (int64_t)shape->stride_c;
     if (!error) error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_TRANSA, first);
     if (!error) error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_TRANSB, second);
@@ -242,7 +255,7 @@ static bool is_refusal(cublasStatus_t error) {
 static void log_refusal(const gs_cublaslt *lt, const gs_cuda_product *product,
                         cublasStatus_t error) {
     const gs_matmul *s = &product->shape;
-    bool matters = product->epilogue == GS_EPILOGUE_NONE &&
+    bool matters = product->epilogue == GS_EPILOGUE_NONE && !product->bias_grad &&
                    2.0 * (double)s->m * (double)s->n * (double)s->k >= LEAST_TIMED_FLOPS;
     gs_log(matters ? GS_LOG_WARN : GS_LOG_DEBUG, "cuBLASLt does not take a matrix product",
            "in=%s out=%s m=%zu n=%zu k=%zu epilogue=%d status=%s", gs_dtype_name(product->in),
@@ -305,10 +318,13 @@ static cublasStatus_t run_algorithm(const gs_cuda_products *products, const plan
                                     const cublasLtMatmulAlgo_t *algo, size_t workspace_bytes,
                                     const gs_cuda_product *product) {
     const gs_cuda_stream *stream = products->stream;
+    // A residual is the library's C, and its D is ours.
+    const void *added = product->residual ? product->residual : product->c;
+    const float beta = product->residual ? 1.0f : product->shape.beta;
     return products->lt.cublasLtMatmul(
         products->handle, at->desc, &product->shape.alpha, product->b, at->first, product->a,
-        at->second, &product->shape.beta, product->c, at->c, product->c, at->c, algo,
-        products->workspace, workspace_bytes, stream->native);
+        at->second, &beta, added, at->c, product->c, at->c, algo, products->workspace,
+        workspace_bytes, stream->native);
 }
 
 // Running it again must change nothing: C is written, not added to, and is no input.
@@ -318,7 +334,8 @@ static bool may_time(const gs_cuda_products *products, const plan *at,
     if (at->timed || products->timing == TIME_NEVER) return false;
     bool capturing = true;
     if (gs_cuda_is_capturing(&capturing, products->stream).code || capturing) return false;
-    if (s->beta != 0.0f || product->c == product->aux) return false;
+    if (s->beta != 0.0f || product->c == product->aux || product->c == product->residual)
+        return false;
     return products->timing == TIME_ALL ||
            2.0 * (double)s->m * (double)s->n * (double)s->k >= LEAST_TIMED_FLOPS;
 }
@@ -375,7 +392,7 @@ static gs_status time_candidates(gs_cuda_products *products, plan *at,
     at->timed = true;
     GS_TRY(gs_cublaslt_check(&products->lt, find_candidates(products, at, &found),
                              "cublasLtMatmulAlgoGetHeuristic"));
-    if (found.count < 2) return gs_ok();
+    if (found.count == 0 || (found.count < 2 && !products->bias_grads)) return gs_ok();
     run_rounds(products, at, &found, product, runs);
     GS_TRY(wait_for(products->ends[ROUNDS_OF_TIMING - 1][found.count - 1]));
     int64_t best_ns = INT64_MAX;
@@ -389,8 +406,67 @@ static gs_status time_candidates(gs_cuda_products *products, plan *at,
         best = i;
     }
     if (best_ns < INT64_MAX) take_candidate(at, &found.results[best]);
+    at->least_ns = best_ns;
     gs_log_debug("matrix product timed", "m=%zu n=%zu k=%zu candidates=%d taken=%d ns=%lld",
                  at->key.m, at->key.n, at->key.k, found.count, best, (long long)best_ns);
+    return gs_ok();
+}
+
+// ---- gradients of biases
+
+static void sum_rows(gs_cuda_products *products, const gs_cuda_product *product) {
+    const gs_half_kernels *kernels =
+        product->in == GS_BF16 ? &gs_cuda_bf16_table : &gs_cuda_fp16_table;
+    kernels->bias_backward(&products->stream->base, products->bias_grads, product->a,
+                           product->shape.k, product->shape.m, false);
+}
+
+// Of our own kernel, which would follow the product.
+static gs_status time_sum(int64_t *least_ns, gs_cuda_products *products,
+                          const gs_cuda_product *product) {
+    gs_stream *stream = &products->stream->base;
+    sum_rows(products, product);
+    for (int round = 0; round < ROUNDS_OF_TIMING; round++) {
+        gs_event_record(products->begins[round][0], stream);
+        sum_rows(products, product);
+        gs_event_record(products->ends[round][0], stream);
+    }
+    GS_TRY(wait_for(products->ends[ROUNDS_OF_TIMING - 1][0]));
+    return read_least(least_ns, products, 0);
+}
+
+static gs_status time_plain(int64_t *least_ns, gs_cuda_products *products,
+                            const gs_cuda_product *product) {
+    gs_cuda_product plain = *product;
+    plan *at;
+    plain.bias_grad = NULL;
+    GS_TRY(find_plan(&at, products, &plain));
+    *least_ns = 0;  // whoever was not timed wins
+    if (at->refused) return gs_ok();
+    if (may_time(products, at, &plain)) GS_TRY(time_candidates(products, at, &plain));
+    *least_ns = at->least_ns;
+    return gs_ok();
+}
+
+// Whether the library sums while it multiplies: an order of its own, which exact jobs do not take.
+static gs_status choose_sum(bool *by_library, gs_cuda_products *products, plan **at,
+                            const gs_cuda_product *product) {
+    int64_t plain_ns, sum_ns;
+    *by_library = false;
+    if (products->same_bits || (*at)->refused || (*at)->declined) return gs_ok();
+    *by_library = products->timing == TIME_NEVER || (*at)->timed;
+    if (*by_library || !may_time(products, *at, product)) return gs_ok();
+    GS_TRY(time_plain(&plain_ns, products, product));
+    GS_TRY(time_sum(&sum_ns, products, product));
+    GS_TRY(find_plan(at, products, product));  // plans may have been forgotten
+    GS_TRY(gs_cublaslt_check(&products->lt, point_desc(&products->lt, *at, product),
+                             "cublasLtMatmulDescSetAttribute"));
+    GS_TRY(time_candidates(products, *at, product));
+    (*at)->declined = (*at)->least_ns == 0 || (*at)->least_ns > plain_ns + sum_ns;
+    *by_library = !(*at)->declined;
+    gs_log_debug("sum of a bias's gradient timed", "m=%zu n=%zu k=%zu ns=%lld apart_ns=%lld",
+                 (*at)->key.m, (*at)->key.n, (*at)->key.k, (long long)(*at)->least_ns,
+                 (long long)(plain_ns + sum_ns));
     return gs_ok();
 }
 
@@ -400,6 +476,11 @@ static gs_status run_plan(gs_cuda_taken *taken, gs_cuda_products *products,
     GS_TRY(gs_cuda_make_current(products->stream->device));
     GS_TRY(find_plan(&at, products, product));
     *taken = GS_CUDA_REFUSED;
+    if (product->bias_grad) {
+        bool by_library;
+        GS_TRY(choose_sum(&by_library, products, &at, product));
+        if (!by_library) return gs_ok();
+    }
     if (at->refused) return gs_ok();
     GS_TRY(gs_cublaslt_check(&products->lt, point_desc(&products->lt, at, product),
                              "cublasLtMatmulDescSetAttribute"));
@@ -479,6 +560,20 @@ static gs_status open_library(gs_cuda_products *products) {
     return make_workspace(products);
 }
 
+static gs_status make_bias_room(gs_cuda_products *products) {
+    gs_cuda_device *device = products->stream->device;
+    void *memory;
+    if (!gs_device_chooses(&device->base, GS_CHOICE_BIAS_GRAD_IN_PRODUCT)) return gs_ok();
+    GS_TRY(gs_cuda_check(device, cudaMalloc(&memory, MOST_BIAS_GRADS * sizeof(float)),
+                         "cudaMalloc"));
+    products->bias_grads = memory;
+    return gs_ok();
+}
+
+float *gs_cuda_products_bias_room(const gs_cuda_products *products, size_t m) {
+    return m <= MOST_BIAS_GRADS ? products->bias_grads : NULL;
+}
+
 static gs_status make_events(gs_cuda_products *products) {
     gs_device *device = &products->stream->device->base;
     for (int round = 0; round < ROUNDS_OF_TIMING; round++) {
@@ -495,12 +590,14 @@ gs_status gs_cuda_products_open(gs_cuda_products **out, gs_cuda_stream *stream, 
     if (!products) return gs_error(GS_RESOURCE_EXHAUSTED, "matmul: out of memory");
     products->stream = stream;
     products->timing = read_timing(same_bits);
+    products->same_bits = same_bits;
     products->num_candidates = read_num_candidates();
     products->plans = calloc(NUM_SLOTS, sizeof *products->plans);
     gs_status status = gs_ok();
     if (!products->plans) status = gs_error(GS_RESOURCE_EXHAUSTED, "matmul: out of memory");
     if (!status.code) status = open_library(products);
     if (!status.code && products->has_library) status = make_events(products);
+    if (!status.code && products->has_library) status = make_bias_room(products);
     if (status.code) {
         gs_cuda_products_close(products, true);
         return status;
@@ -521,6 +618,7 @@ void gs_cuda_products_close(gs_cuda_products *products, bool idle) {
     if (products->handle && idle) (void)products->lt.cublasLtDestroy(products->handle);
     if (products->workspace_bytes > GS_CUDA_SCRATCH_BYTES && idle)
         (void)cudaFree(products->workspace);
+    if (products->bias_grads && idle) (void)cudaFree(products->bias_grads);
     gs_cublaslt_close(&products->lt);
     free(products->plans);
     free(products);

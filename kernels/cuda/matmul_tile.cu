@@ -18,7 +18,7 @@ template <typename In, typename Out>
 struct tile_job {
     Out *c;
     const In *a, *b;
-    const Out *bias;
+    const Out *bias, *residual;
     Out *aux;
     size_t m, n, k, stride_a, stride_b, stride_c;
     float alpha, beta;
@@ -34,6 +34,7 @@ __device__ void store_element(const tile_job<In, Out> &job, size_t row, size_t c
     switch (job.epilogue) {
     case GS_EPILOGUE_BIAS:
         value += gs_to_float(job.bias[col]);
+        if (job.residual) value += gs_to_float(job.residual[at]);
         break;
     case GS_EPILOGUE_BIAS_GELU:
         value += gs_to_float(job.bias[col]);
@@ -114,24 +115,25 @@ tile_job<In, Out> job_of(const gs_cuda_product *product) {
     const gs_matmul *s = &product->shape;
     const size_t tiles_m = s->m / TILE + (s->m % TILE != 0);
     const size_t tiles_n = s->n / TILE + (s->n % TILE != 0);
-    return {static_cast<Out *>(product->c),
-            static_cast<const In *>(product->a),
-            static_cast<const In *>(product->b),
-            static_cast<const Out *>(product->bias),
-            static_cast<Out *>(product->aux),
-            s->m,
-            s->n,
-            s->k,
-            s->stride_a,
-            s->stride_b,
-            s->stride_c,
-            s->alpha,
-            s->beta,
-            s->transpose_a,
-            s->transpose_b,
-            product->epilogue,
-            tiles_n,
-            tiles_m * tiles_n};
+    return {.c = static_cast<Out *>(product->c),
+            .a = static_cast<const In *>(product->a),
+            .b = static_cast<const In *>(product->b),
+            .bias = static_cast<const Out *>(product->bias),
+            .residual = static_cast<const Out *>(product->residual),
+            .aux = static_cast<Out *>(product->aux),
+            .m = s->m,
+            .n = s->n,
+            .k = s->k,
+            .stride_a = s->stride_a,
+            .stride_b = s->stride_b,
+            .stride_c = s->stride_c,
+            .alpha = s->alpha,
+            .beta = s->beta,
+            .transpose_a = s->transpose_a,
+            .transpose_b = s->transpose_b,
+            .epilogue = product->epilogue,
+            .tiles_n = tiles_n,
+            .num_tiles = tiles_m * tiles_n};
 }
 
 template <typename In, typename Out>

@@ -69,6 +69,7 @@
 #define GS_CUDA_HALF_LAUNCHERS(X)                                                                  \
     X(matmul)                                                                                      \
     X(matmul_grad)                                                                                 \
+    X(linear_grads)                                                                                \
     X(attention)                                                                                   \
     X(attention_backward)                                                                          \
     X(bias_backward)                                                                               \

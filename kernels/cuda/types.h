@@ -17,6 +17,7 @@
 extern "C" {
 #endif
 #include "kernels/backend.h"
+#include "kernels/choice.h"
 #include "kernels/device.h"
 
 // Also the workspace of cuBLASLt, which is 32 MiB where it wants to be fast.

@@ -91,6 +91,11 @@ static void check_loss(kernel_test *test, gs_dtype dtype, kernel_launch launch) 
         }
         kernel_check(test, launch, &shape);
     }
+    // More than the shared memory of a block.
+    loss_shape longest = {
+        .rows = 2, .classes = 120001, .stride = 120008, .dloss = 0.5f, .gradient = true, .counts = true};
+    add_tensors(test, dtype, &longest, KERNEL_UNIT);
+    kernel_check(test, launch, &longest);
     for (int round = 0; round < 6; round++) {
         loss_shape shape = draw_shape(test);
         if (shape.rows == 0) shape.rows = 1;

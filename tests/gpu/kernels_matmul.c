@@ -18,6 +18,7 @@ static kernel_bound half_bound(gs_dtype dtype) {
 typedef struct product_shape {
     gs_half_matmul product;
     size_t count_a, count_b, count_c;
+    bool has_residual;
 } product_shape;
 
 static size_t draw_stride(kernel_test *test, size_t tight) {
@@ -127,13 +128,25 @@ static void test_half_matmul_grad(kernel_test *test) {
     }
 }
 
-// The order of tensors: C, A, B, then bias and aux where the epilogue has them.
+// A matrix of C's shape that is read: what lies between its rows is NaN.
+static int name_read(kernel_test *test, const char *name, const product_shape *s, gs_dtype dtype) {
+    const gs_matmul *m = &s->product.shape;
+    const int tensor = kernel_input(test, name, dtype, s->count_c, KERNEL_UNIT);
+    const size_t width = gs_dtype_bytes(dtype), stride = m->stride_c ? m->stride_c : m->n;
+    char *data = kernel_data(test, tensor);
+    for (size_t i = 0; i < s->count_c; i++)
+        if (i % stride >= m->n) memset(data + i * width, 0xff, width);
+    return tensor;
+}
+
+// The order of tensors: C, A, B, then bias, aux or residual where the epilogue has them.
 static void launch_half_matmul(const kernel_run *run) {
     const product_shape *s = run->shape;
     gs_half_matmul product = s->product;
     if (product.epilogue == GS_EPILOGUE_BIAS || product.epilogue == GS_EPILOGUE_BIAS_GELU)
         product.bias = run->at[3];
     if (product.epilogue == GS_EPILOGUE_BIAS_GELU) product.aux = run->at[4];
+    if (s->has_residual) product.residual = run->at[4];
     if (product.epilogue == GS_EPILOGUE_DGELU) product.aux = run->at[3];
     run->half->matmul(run->stream, run->at[0], run->at[1], run->at[2], &product);
 }
@@ -142,15 +155,53 @@ static void test_half_matmul(kernel_test *test) {
     const gs_dtype dtype = kernel_half_dtype(test);
     for (int round = 0; round < 2 * ROUNDS; round++) {
         const gs_epilogue epilogue = (gs_epilogue)(round % 4);
-        const product_shape shape = draw_shape(test, round / 4, epilogue);
+        product_shape shape = draw_shape(test, round / 4, epilogue);
+        shape.has_residual = epilogue == GS_EPILOGUE_BIAS && kernel_random(test, 2);
         name_operands(test, &shape, dtype, dtype, half_bound(dtype));
         if (epilogue == GS_EPILOGUE_BIAS || epilogue == GS_EPILOGUE_BIAS_GELU)
             kernel_input(test, "bias", dtype, shape.product.shape.n, KERNEL_UNIT);
         if (epilogue == GS_EPILOGUE_BIAS_GELU)
             name_written(test, "aux", &shape, dtype, true, half_bound(dtype));
+        if (shape.has_residual) name_read(test, "residual", &shape, dtype);
         if (epilogue == GS_EPILOGUE_DGELU)
             kernel_input(test, "aux", dtype, shape.count_c, KERNEL_UNIT);
         kernel_check(test, launch_half_matmul, &shape);
+    }
+}
+
+// dweight, dbias, dy, x
+static void launch_half_linear_grads(const kernel_run *run) {
+    const product_shape *s = run->shape;
+    run->half->linear_grads(run->stream, run->at[0], run->at[1], run->at[2], run->at[3],
+                            &s->product.shape);
+}
+
+static void test_half_linear_grads(kernel_test *test) {
+    const gs_dtype dtype = kernel_half_dtype(test);
+    for (int round = 0; round < ROUNDS; round++) {
+        product_shape shape = {0};
+        gs_matmul *m = &shape.product.shape;
+        *m = (gs_matmul){.transpose_a = true,
+                         .m = kernel_dim(test, 1, largest_dim()),
+                         .n = kernel_dim(test, 1, largest_dim()),
+                         .k = kernel_dim(test, 0, largest_dim()),
+                         .alpha = 1.0f,
+                         .beta = kernel_random(test, 2) ? 1.0f : 0.0f};
+        if (round % 3) {
+            m->m = 8 * (1 + m->m / 8);
+            m->n = 8 * (1 + m->n / 8);
+        }
+        kernel_begin(test, "%zu×%zu×%zu, beta %g", m->m, m->n, m->k, (double)m->beta);
+        if (round % 3) kernel_align(test);
+        shape.count_c = m->m * m->n;
+        name_written(test, "dweight", &shape, GS_FP32, m->beta == 0, fp32_bound);
+        if (m->beta != 0.0f)
+            kernel_inout(test, "dbias", GS_FP32, m->m, KERNEL_UNIT, fp32_bound);
+        else
+            kernel_output(test, "dbias", GS_FP32, m->m, fp32_bound);
+        kernel_input(test, "dy", dtype, m->k * m->m, KERNEL_UNIT);
+        kernel_input(test, "x", dtype, m->k * m->n, KERNEL_UNIT);
+        kernel_check(test, launch_half_linear_grads, &shape);
     }
 }
 
@@ -224,12 +275,17 @@ static void test_exact_half_matmul(kernel_test *test) {
     const gs_dtype dtype = kernel_half_dtype(test);
     for (int round = 0; round < 2 * EXACT_ROUNDS; round++) {
         const gs_epilogue epilogue = (gs_epilogue)(round % 4);
-        const product_shape shape = draw_exact_shape(test, round / 4, epilogue);
+        product_shape shape = draw_exact_shape(test, round / 4, epilogue);
+        shape.has_residual = epilogue == GS_EPILOGUE_BIAS && round / 4 % 2;
         name_exact_operands(test, &shape, dtype, dtype);
         if (epilogue == GS_EPILOGUE_BIAS || epilogue == GS_EPILOGUE_BIAS_GELU)
             kernel_input(test, "bias", dtype, shape.product.shape.n, KERNEL_POSITIVE);
         if (epilogue == GS_EPILOGUE_BIAS_GELU)
             name_written(test, "aux", &shape, dtype, true, KERNEL_SAME_BITS);
+        if (shape.has_residual) {  // three terms: whole, so that their order does not show
+            make_whole(test, 3, dtype, shape.product.shape.n, 8);
+            make_whole(test, name_read(test, "residual", &shape, dtype), dtype, shape.count_c, 8);
+        }
         if (epilogue == GS_EPILOGUE_DGELU)
             kernel_input(test, "aux", dtype, shape.count_c, KERNEL_POSITIVE);
         kernel_check(test, launch_half_matmul, &shape);
@@ -242,6 +298,7 @@ static const kernel_case cases[] = {
     KERNEL_HALF_CASE(matmul),
     KERNEL_HALF_CASE_NAMED(matmul, "exact_half_matmul", test_exact_half_matmul),
     KERNEL_HALF_CASE(matmul_grad),
+    KERNEL_HALF_CASE(linear_grads),
     KERNEL_HALF_CASE_NAMED(matmul_grad, "exact_half_matmul_grad", test_exact_half_matmul_grad),
 };
 const kernel_family kernel_family_matmul = {cases, sizeof cases / sizeof *cases};

@@ -297,6 +297,20 @@ static void compare_with_cpu(gs_gpt2_options options, gs_dtype dtype, size_t pos
     close_subject(&s[1]);
 }
 
+// kernels/choice.h
+static void gpt2_is_that_of_the_cpu_in_other_ways_too(void **state) {
+    (void)state;
+    static const char *const variables[] = {"GRADSYNC_CUDA_SHARED_LOSS_ROWS",
+                                            "GRADSYNC_CUDA_RESIDUAL_IN_PRODUCT",
+                                            "GRADSYNC_CUDA_BIAS_GRAD_IN_PRODUCT"};
+    setenv("GRADSYNC_MATMUL_TIMING", "0", 1);
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) setenv(variables[i], "1", 1);
+    compare_with_cpu(even, GS_BF16, 20);
+    compare_with_cpu(odd, GS_FP16, 9);
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
+    unsetenv("GRADSYNC_MATMUL_TIMING");
+}
+
 static void gpt2_of_each_type_is_that_of_the_cpu(void **state) {
     (void)state;
     const gs_dtype types[] = {GS_FP32, GS_BF16, GS_FP16};
@@ -543,6 +557,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_in_fp32_gives_the_golden_loss_and_gradients),
         cmocka_unit_test(gpt2_of_each_type_is_that_of_the_cpu),
+        cmocka_unit_test(gpt2_is_that_of_the_cpu_in_other_ways_too),
         cmocka_unit_test(predictions_are_those_of_the_cpu),
         cmocka_unit_test(the_classifier_is_that_of_the_cpu),
         cmocka_unit_test(a_pass_waits_for_nothing_and_a_graph_of_it_gives_its_bits),

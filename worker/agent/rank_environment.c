@@ -51,12 +51,12 @@ static gs_status put(gs_rank_environment *environment, char *variable) {
 static bool is_usual(const char *variable) {
     static const char *const families[] = {"LC_",   "CUDA_",   "NVIDIA_", "NCCL_", "CUBLAS", "OPENBLAS_", "GOTO_", "OMP_",
                                            "HWLOC_", "IBV_",   "RDMAV_",  "UCX_",  "FI_",    "MALLOC_",   "ASAN_", "UBSAN_",
-                                           "LSAN_", "TSAN_",   NULL};
+                                           "LSAN_", "TSAN_",   "GRADSYNC_CUDA_", "GRADSYNC_MATMUL_", NULL};
     static const char *const names[] = {
         "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "RES_OPTIONS",
         // Read by the trainer itself.
         "GRADSYNC_REDUCER_LOG", "GRADSYNC_GRAPHS", "GRADSYNC_EARLY_UPDATES", "GRADSYNC_COMMON_PARAMS", "GRADSYNC_STEP_DIGESTS",
-        "GRADSYNC_FAILPOINTS", "GRADSYNC_HOST", "GRADSYNC_NCCL", "GRADSYNC_CUBLASLT", "GRADSYNC_MATMUL_TIMING", NULL};
+        "GRADSYNC_FAILPOINTS", "GRADSYNC_HOST", "GRADSYNC_NCCL", "GRADSYNC_CUBLASLT", NULL};
     for (size_t i = 0; families[i]; i++)
         if (strncmp(variable, families[i], strlen(families[i])) == 0) return true;
     for (size_t i = 0; names[i]; i++)

@@ -13,6 +13,7 @@
 #include "core/digest.h"
 #include "core/memory.h"
 #include "core/random.h"
+#include "kernels/choice.h"
 #include "worker/models/registry.h"
 
 #define INIT_DEVIATION 0.02f
@@ -248,6 +249,10 @@ static gs_status choose_type(gpt2 *model, gs_dtype dtype) {
     model->dtype = dtype == GS_DTYPE_UNSET ? GS_FP32 : dtype;
     model->math = model->dtype == GS_FP32 ? &gpt2_fp32 : &gpt2_half;
     if (model->dtype == GS_FP32) return gs_ok();
+    model->residual_in_product =
+        gs_device_chooses(model->device, GS_CHOICE_RESIDUAL_IN_PRODUCT);
+    model->bias_grad_in_product =
+        gs_device_chooses(model->device, GS_CHOICE_BIAS_GRAD_IN_PRODUCT);
     model->half = gs_device_half_kernels(model->device, dtype);
     if (model->half) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "gpt2: device %s has no kernels of %s",

@@ -53,6 +53,8 @@ typedef struct gpt2 {
     const gs_half_kernels *half; // of `dtype`; NULL: fp32
     int64_t layers, heads, channels, context, vocab;
     size_t max_rows, max_positions;
+    // Of 16 bits: kernels/choice.h
+    bool residual_in_product, bias_grad_in_product;
     gs_layer_drop layer_drop;
     size_t logits_stride; // vocab rounded up: aligned rows; columns ≥ vocab mean nothing
 

@@ -52,6 +52,10 @@ struct gpt2_arithmetic {
                           const gs_matmul *shape);
     void (*bias_grad)(const gpt2_walk *at, float *grad, const void *dy, size_t num_out);
 
+    // Of a linear layer's weight and bias, in one.
+    void (*linear_grads)(const gpt2_walk *at, float *dweight, float *dbias, const void *dy,
+                         const void *x, const gs_matmul *shape);
+
     void (*linear)(const gpt2_walk *at, void *y, const void *x, gpt2_weights by,
                    const gs_matmul *shape);
     // fc before GELU, for backward

@@ -19,9 +19,17 @@ static void release_pair(const gpt2_walk *at, size_t first) {
     pass->released(pass->released_ctx, first + 1);
 }
 
-// Weight and bias of a linear layer.
+// Weight and bias of a linear layer. Where the bias comes with the product the weight is ready no earlier.
 static gs_status backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
                                  size_t num_in, size_t num_out) {
+    if (at->model->bias_grad_in_product && at->pass->grads[weight] && at->pass->grads[weight + 1]) {
+        GS_TRY(gs_model_writes(at->pass, weight));
+        GS_TRY(gs_model_writes(at->pass, weight + 1));
+        gpt2_linear_grads(at, weight, dy, x, num_in, num_out);
+        mark_ready(at, weight);
+        mark_ready(at, weight + 1);
+        return gs_ok();
+    }
     if (at->pass->grads[weight]) {
         GS_TRY(gs_model_writes(at->pass, weight));
         gpt2_weight_grad(at, weight, dy, x, num_in, num_out);

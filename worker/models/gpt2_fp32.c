@@ -14,6 +14,12 @@ static void bias_grad(const gpt2_walk *at, float *grad, const void *dy, size_t n
     at->kernels->bias_backward(at->stream, grad, dy, at->rows, num_out, at->pass->accumulate);
 }
 
+static void linear_grads(const gpt2_walk *at, float *dweight, float *dbias, const void *dy,
+                         const void *x, const gs_matmul *shape) {
+    multiply_grad(at, dweight, dy, x, shape);
+    bias_grad(at, dbias, dy, shape->m);
+}
+
 static void linear(const gpt2_walk *at, void *y, const void *x, gpt2_weights by,
                    const gs_matmul *shape) {
     at->kernels->matmul(at->stream, y, x, by.weight, shape);
@@ -100,6 +106,7 @@ const gpt2_arithmetic gpt2_fp32 = {
     .multiply = multiply,
     .multiply_grad = multiply_grad,
     .bias_grad = bias_grad,
+    .linear_grads = linear_grads,
     .linear = linear,
     .linear_gelu = linear_gelu,
     .gelu_grad = gelu_grad,

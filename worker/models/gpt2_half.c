@@ -19,6 +19,11 @@ static void bias_grad(const gpt2_walk *at, float *grad, const void *dy, size_t n
     half_of(at)->bias_backward(at->stream, grad, dy, at->rows, num_out, at->pass->accumulate);
 }
 
+static void linear_grads(const gpt2_walk *at, float *dweight, float *dbias, const void *dy,
+                         const void *x, const gs_matmul *shape) {
+    half_of(at)->linear_grads(at->stream, dweight, dbias, dy, x, shape);
+}
+
 static void linear(const gpt2_walk *at, void *y, const void *x, gpt2_weights by,
                    const gs_matmul *shape) {
     gs_half_matmul product = {*shape, GS_EPILOGUE_BIAS, .bias = by.bias};
@@ -58,6 +63,13 @@ static void embed_grad(const gpt2_walk *at, float *dwte, float *dwpe) {
 static void add_branch(const gpt2_walk *at, const gpt2_joint *out, const void *residual,
                        const void *x, gpt2_weights by, const gs_matmul *shape) {
     void *const *params = at->pass->params, *branch = at->model->branch;
+    if (at->model->residual_in_product) {
+        gs_half_matmul sum = {*shape, GS_EPILOGUE_BIAS, .bias = by.bias, .residual = residual};
+        half_of(at)->matmul(at->stream, out->residual, x, by.weight, &sum);
+        half_of(at)->layernorm(at->stream, out->ln, out->mean, out->rstd, out->residual,
+                               params[out->norm], params[out->norm + 1], at->rows, at->channels);
+        return;
+    }
     linear(at, branch, x, by, shape);
     half_of(at)->residual_layernorm(at->stream, out->residual, out->ln, out->mean, out->rstd,
                                     residual, branch, params[out->norm], params[out->norm + 1],
@@ -113,6 +125,7 @@ const gpt2_arithmetic gpt2_half = {
     .multiply = multiply,
     .multiply_grad = multiply_grad,
     .bias_grad = bias_grad,
+    .linear_grads = linear_grads,
     .linear = linear,
     .linear_gelu = linear_gelu,
     .gelu_grad = gelu_grad,

@@ -93,15 +93,27 @@ static float classifier_factor(const gpt2_walk *at) {
     return at->math->sums_losses ? factor / (float)at->rows : factor;
 }
 
-void gpt2_weight_grad(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
-                      size_t num_in, size_t num_out) {
-    gs_matmul shape = {.transpose_a = true,
+// dW (out, in) from dy (rows, out) and x (rows, in)
+static gs_matmul weight_shape(const gpt2_walk *at, size_t num_in, size_t num_out) {
+    return (gs_matmul){.transpose_a = true,
                        .m = num_out,
                        .n = num_in,
                        .k = at->rows,
                        .alpha = 1.0f,
                        .beta = at->pass->accumulate ? 1.0f : 0.0f};
+}
+
+void gpt2_weight_grad(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
+                      size_t num_in, size_t num_out) {
+    gs_matmul shape = weight_shape(at, num_in, num_out);
     at->math->multiply_grad(at, at->pass->grads[weight], dy, x, &shape);
+}
+
+void gpt2_linear_grads(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
+                       size_t num_in, size_t num_out) {
+    gs_matmul shape = weight_shape(at, num_in, num_out);
+    at->math->linear_grads(at, at->pass->grads[weight], at->pass->grads[weight + 1], dy, x,
+                           &shape);
 }
 
 static gs_matmul backward_shape(const gpt2_walk *at, size_t num_in, size_t num_out) {

@@ -26,6 +26,9 @@ void gpt2_classify(const gpt2_walk *at, size_t rows, size_t first, size_t step, 
 // dW, by pass->accumulate, from dy (N, out) and x (N, in)
 void gpt2_weight_grad(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
                       size_t num_in, size_t num_out);
+// The same and db
+void gpt2_linear_grads(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
+                       size_t num_in, size_t num_out);
 // dx (N, in) = dy (N, out) · W; through GELU: times gelu'(fc)
 void gpt2_input_grad(const gpt2_walk *at, void *dx, const void *dy, size_t weight, size_t num_in,
                      size_t num_out);
