@@ -3,7 +3,7 @@
 #   ON   nvcc; sm_80, sm_90 and sm_100 with PTX for what comes later, unless CMAKE_CUDA_ARCHITECTURES or
 #        CUDAARCHS say otherwise; the CUDA runtime is linked statically and finds the driver at run time
 #   SIM  g++, against the software CUDA machine of tests/cuda_sim: for tests on machines without a device
-# cuBLASLt and NCCL are looked up at run time in both (kernels/cuda/cublaslt.h, gradsync/comm/nccl/library.h); NCCL's
+# cuBLASLt, cuDNN and NCCL are looked up at run time in both (kernels/cuda/cublaslt.h, cudnn.h, gradsync/comm/nccl/library.h); NCCL's
 # header is needed here.
 set(GRADSYNC_CUDA OFF CACHE STRING
     "CUDA kernels and the NCCL communicator: OFF, ON (nvcc) or SIM (a software machine, for tests)")
@@ -65,6 +65,10 @@ if(NOT GRADSYNC_NCCL_INCLUDE)
   message(FATAL_ERROR "GRADSYNC_CUDA=${GRADSYNC_CUDA} needs nccl.h: install libnccl-dev, set "
                       "GRADSYNC_NCCL_INCLUDE to its folder, or build with GRADSYNC_CUDA=OFF")
 endif()
+
+# Without them attention has own kernels alone.
+find_path(GRADSYNC_CUDNN_INCLUDE cudnn_graph.h HINTS $ENV{CUDNN_HOME} ${cuda_include_dirs} PATH_SUFFIXES include)
+mark_as_advanced(GRADSYNC_CUDNN_INCLUDE)
 
 include_directories(SYSTEM ${cuda_include_dirs})
 if(NOT GRADSYNC_NCCL_INCLUDE IN_LIST cuda_include_dirs)

@@ -15,6 +15,7 @@ static const choice_row rows[GS_NUM_CHOICES] = {
     [GS_CHOICE_SHARED_LOSS_ROWS] = {"GRADSYNC_CUDA_SHARED_LOSS_ROWS", NULL},
     [GS_CHOICE_RESIDUAL_IN_PRODUCT] = {"GRADSYNC_CUDA_RESIDUAL_IN_PRODUCT", "residual_in_product"},
     [GS_CHOICE_BIAS_GRAD_IN_PRODUCT] = {"GRADSYNC_CUDA_BIAS_GRAD_IN_PRODUCT", "bias_grad_in_product"},
+    [GS_CHOICE_CUDNN_ATTENTION] = {"GRADSYNC_CUDA_CUDNN_ATTENTION", "cudnn_attention"},
 };
 
 unsigned gs_choices_from_environment(void) {

@@ -210,9 +210,10 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2) attention_forward(con
     typedef float_plan<D> plan;
     constexpr int R = plan::R, C = plan::C;
     GS_DYNAMIC_SHARED(float, shared);
-    float *const queries = shared, *const keys = queries + plan::ROW_NUMBERS;
-    float *const values = keys + plan::COLUMN_NUMBERS, *const weights =
-                                                           values + plan::COLUMN_NUMBERS;
+    float *const queries = shared;
+    float *const keys = queries + plan::ROW_NUMBERS;
+    float *const values = keys + plan::COLUMN_NUMBERS;
+    float *const weights = values + plan::COLUMN_NUMBERS;
     const attention_place place = find_place(job);
     const int first = (int)(job.num_tiles - 1 - place.order) * plan::ROWS;
     const size_t stride = 3 * job.channels;
@@ -296,11 +297,12 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     typedef float_plan<D> plan;
     constexpr int R = plan::R, C = plan::C;
     GS_DYNAMIC_SHARED(float, shared);
-    float *const keys = shared, *const values = keys + plan::ROW_NUMBERS;
-    float *const queries = values + plan::ROW_NUMBERS, *const douts =
-                                                           queries + plan::COLUMN_NUMBERS;
-    float *const weights = douts + plan::COLUMN_NUMBERS, *const normals =
-                                                             weights + plan::WEIGHT_NUMBERS;
+    float *const keys = shared;
+    float *const values = keys + plan::ROW_NUMBERS;
+    float *const queries = values + plan::ROW_NUMBERS;
+    float *const douts = queries + plan::COLUMN_NUMBERS;
+    float *const weights = douts + plan::COLUMN_NUMBERS;
+    float *const normals = weights + plan::WEIGHT_NUMBERS;
     float *const weighted = normals + plan::COLUMNS;
     const attention_place place = find_place(job);
     const int first = (int)place.order * plan::ROWS;
@@ -367,8 +369,10 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     typedef float_plan<D> plan;
     constexpr int R = plan::R, C = plan::C;
     GS_DYNAMIC_SHARED(float, shared);
-    float *const queries = shared, *const douts = queries + plan::ROW_NUMBERS;
-    float *const keys = douts + plan::ROW_NUMBERS, *const values = keys + plan::COLUMN_NUMBERS;
+    float *const queries = shared;
+    float *const douts = queries + plan::ROW_NUMBERS;
+    float *const keys = douts + plan::ROW_NUMBERS;
+    float *const values = keys + plan::COLUMN_NUMBERS;
     float *const weights = values + plan::COLUMN_NUMBERS;
     const attention_place place = find_place(job);
     const int first = (int)(job.num_tiles - 1 - place.order) * plan::ROWS;
@@ -446,26 +450,7 @@ extern "C" void gs_cuda_attention(gs_stream *stream, float *out, float *logsumex
     job.to = out;
     job.logsumexp = logsumexp;
     job.whole_vectors = job.whole_vectors && is_vector_address(qkv);
-    switch (pad_head_channels(shape->head_channels)) {
-    case 32:
-        launch_forward<32>(stream, job);
-        break;
-    case 64:
-        launch_forward<64>(stream, job);
-        break;
-    case 80:
-        launch_forward<80>(stream, job);
-        break;
-    case 96:
-        launch_forward<96>(stream, job);
-        break;
-    case 128:
-        launch_forward<128>(stream, job);
-        break;
-    default:
-        launch_forward<256>(stream, job);
-        break;
-    }
+    run_for_head_size(shape->head_channels, [&]<int D>() { launch_forward<D>(stream, job); });
 }
 
 extern "C" void gs_cuda_attention_backward(gs_stream *stream, float *dqkv, const float *dout,
@@ -479,24 +464,5 @@ extern "C" void gs_cuda_attention_backward(gs_stream *stream, float *dqkv, const
     job.to = dqkv;
     job.saved_logsumexp = logsumexp;
     job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(dout);
-    switch (pad_head_channels(shape->head_channels)) {
-    case 32:
-        launch_backward<32>(stream, job);
-        break;
-    case 64:
-        launch_backward<64>(stream, job);
-        break;
-    case 80:
-        launch_backward<80>(stream, job);
-        break;
-    case 96:
-        launch_backward<96>(stream, job);
-        break;
-    case 128:
-        launch_backward<128>(stream, job);
-        break;
-    default:
-        launch_backward<256>(stream, job);
-        break;
-    }
+    run_for_head_size(shape->head_channels, [&]<int D>() { launch_backward<D>(stream, job); });
 }

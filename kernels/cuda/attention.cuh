@@ -299,6 +299,24 @@ static inline int pad_head_channels(size_t head_channels) {
     return 0;
 }
 
+// body.template operator()<D>() of the size that holds a head; there is one.
+template <typename BODY> static void run_for_head_size(size_t head_channels, const BODY &body) {
+    switch (pad_head_channels(head_channels)) {
+    case 32:
+        return body.template operator()<32>();
+    case 64:
+        return body.template operator()<64>();
+    case 80:
+        return body.template operator()<80>();
+    case 96:
+        return body.template operator()<96>();
+    case 128:
+        return body.template operator()<128>();
+    default:
+        return body.template operator()<GS_ATTENTION_MAX_CHANNELS>();
+    }
+}
+
 // What a shape must keep to. False: the stream failed, or there is nothing to do.
 static inline bool accept_attention(gs_stream *stream, const gs_attention *shape) {
     if (shape->batch == 0 || shape->positions == 0 || shape->heads == 0 ||

@@ -16,6 +16,7 @@
 // their derivatives are at once the left factor of dv = Pᵀ · dout and dk = dSᵀ · Q, without a way
 // through shared memory.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_library.h"
 
 #define WEIGHT_LANES 8  // of a row
 #define WEIGHT_ROWS (GS_ATTENTION_THREADS / WEIGHT_LANES)
@@ -140,12 +141,12 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     typedef keys_plan<D> plan;
     constexpr int M = plan::M, TILE = plan::TILE, STEP = plan::STEP, STAGES = plan::STAGES;
     GS_DYNAMIC_SHARED(uint16_t, shared);
-    uint16_t *const keys = shared, *const values = keys + plan::KEY_NUMBERS;
-    uint16_t *const queries = values + plan::KEY_NUMBERS, *const douts =
-                                                              queries + STAGES * plan::TILE_NUMBERS;
-    float *const normals = (float *)(douts + STAGES * plan::TILE_NUMBERS), *const weights =
-                                                                               normals +
-                                                                               STAGES * TILE;
+    uint16_t *const keys = shared;
+    uint16_t *const values = keys + plan::KEY_NUMBERS;
+    uint16_t *const queries = values + plan::KEY_NUMBERS;
+    uint16_t *const douts = queries + STAGES * plan::TILE_NUMBERS;
+    float *const normals = (float *)(douts + STAGES * plan::TILE_NUMBERS);
+    float *const weights = normals + STAGES * TILE;
 
     const attention_place place = find_place(job);
     const int first = (int)place.order * plan::KEYS, warp_first = (int)(threadIdx.x / 32) * 16 * M;
@@ -282,9 +283,10 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     typedef queries_plan<D> plan;
     constexpr int M = plan::M, TILE = plan::TILE, STEP = plan::STEP, STAGES = plan::STAGES;
     GS_DYNAMIC_SHARED(uint16_t, shared);
-    uint16_t *const queries = shared, *const douts = queries + plan::QUERY_NUMBERS;
-    uint16_t *const keys = douts + plan::QUERY_NUMBERS, *const values =
-                                                            keys + STAGES * plan::TILE_NUMBERS;
+    uint16_t *const queries = shared;
+    uint16_t *const douts = queries + plan::QUERY_NUMBERS;
+    uint16_t *const keys = douts + plan::QUERY_NUMBERS;
+    uint16_t *const values = keys + STAGES * plan::TILE_NUMBERS;
 
     const attention_place place = find_place(job);
     const int first = (int)(job.num_tiles - 1 - place.order) * plan::QUERIES;
@@ -388,66 +390,48 @@ static void launch_backward(gs_stream *stream, attention_job<uint16_t> job) {
               (attention_backward_queries<TYPE, D>), job);
 }
 
+// The library reads out and logsumexp.
 template <gs_dtype TYPE>
-static void run_backward(gs_stream *stream, const attention_job<uint16_t> &job) {
-    switch (pad_head_channels((size_t)job.head_channels)) {
-    case 32:
-        launch_backward<TYPE, 32>(stream, job);
-        break;
-    case 64:
-        launch_backward<TYPE, 64>(stream, job);
-        break;
-    case 80:
-        launch_backward<TYPE, 80>(stream, job);
-        break;
-    case 96:
-        launch_backward<TYPE, 96>(stream, job);
-        break;
-    case 128:
-        launch_backward<TYPE, 128>(stream, job);
-        break;
-    default:
-        launch_backward<TYPE, 256>(stream, job);
-        break;
-    }
-}
-
-static bool plan_backward(attention_job<uint16_t> *job, gs_stream *stream, uint16_t *dqkv,
-                          const uint16_t *dout, const uint16_t *qkv, const uint16_t *out,
-                          const float *logsumexp, const gs_attention *shape) {
-    if (!accept_attention(stream, shape)) return false;
+static void run_backward(gs_stream *stream, uint16_t *dqkv, const uint16_t *dout,
+                         const uint16_t *qkv, const uint16_t *out, const float *logsumexp,
+                         const gs_attention *shape) {
+    const gs_cudnn_attention_job offered = {.shape = shape,
+                                           .dtype = TYPE,
+                                           .out = const_cast<uint16_t *>(out),
+                                           .dqkv = dqkv,
+                                           .qkv = qkv,
+                                           .dout = dout,
+                                           .logsumexp = const_cast<float *>(logsumexp)};
+    if (gs_cudnn_attention_run(stream, &offered)) return;
+    if (!accept_attention(stream, shape)) return;
     if (shape->head_channels < 2) {
         // keep_weighted needs 32 bits of a row.
         gs_stream_fail(stream,
                        gs_error(GS_INVALID_ARGUMENT, "attention_backward: 1 channel a head, at "
                                                      "least 2 on CUDA for numbers of 16 bits"));
-        return false;
+        return;
     }
-    *job = plan_attention<uint16_t>(shape);
-    job->qkv = qkv;
-    job->dout = dout;
-    job->out = out;
-    job->to = dqkv;
-    job->saved_logsumexp = logsumexp;
-    job->whole_vectors = job->whole_vectors && is_vector_address(qkv) && is_vector_address(dout) &&
-                         is_vector_address(out) && is_vector_address(dqkv);
-    return true;
+    attention_job<uint16_t> job = plan_attention<uint16_t>(shape);
+    job.qkv = qkv;
+    job.dout = dout;
+    job.out = out;
+    job.to = dqkv;
+    job.saved_logsumexp = logsumexp;
+    job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(dout) &&
+                        is_vector_address(out) && is_vector_address(dqkv);
+    run_for_head_size(shape->head_channels, [&]<int D>() { launch_backward<TYPE, D>(stream, job); });
 }
 
 extern "C" void gs_cuda_bf16_attention_backward(gs_stream *stream, uint16_t *dqkv,
                                                 const uint16_t *dout, const uint16_t *qkv,
                                                 const uint16_t *out, const float *logsumexp,
                                                 const gs_attention *shape) {
-    attention_job<uint16_t> job;
-    if (plan_backward(&job, stream, dqkv, dout, qkv, out, logsumexp, shape))
-        run_backward<GS_BF16>(stream, job);
+    run_backward<GS_BF16>(stream, dqkv, dout, qkv, out, logsumexp, shape);
 }
 
 extern "C" void gs_cuda_fp16_attention_backward(gs_stream *stream, uint16_t *dqkv,
                                                 const uint16_t *dout, const uint16_t *qkv,
                                                 const uint16_t *out, const float *logsumexp,
                                                 const gs_attention *shape) {
-    attention_job<uint16_t> job;
-    if (plan_backward(&job, stream, dqkv, dout, qkv, out, logsumexp, shape))
-        run_backward<GS_FP16>(stream, job);
+    run_backward<GS_FP16>(stream, dqkv, dout, qkv, out, logsumexp, shape);
 }

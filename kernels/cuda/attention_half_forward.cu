@@ -7,6 +7,7 @@
 // Everything adds up in fp32; the probabilities are rounded to the type before they meet the
 // values, which is where the results differ from kernels/cpu.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_library.h"
 
 template <int D> struct forward_plan {
     static constexpr int M = D <= 64 ? 2 : 1;
@@ -115,7 +116,8 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     typedef forward_plan<D> plan;
     constexpr int M = plan::M, TILE = plan::TILE;
     GS_DYNAMIC_SHARED(uint16_t, shared);
-    uint16_t *const queries = shared, *const keys = shared + plan::QUERY_NUMBERS;
+    uint16_t *const queries = shared;
+    uint16_t *const keys = shared + plan::QUERY_NUMBERS;
     uint16_t *const values = keys + 2 * plan::TILE_NUMBERS;
     const attention_place place = find_place(job);
     const int first = (int)(job.num_tiles - 1 - place.order) * plan::QUERIES;
@@ -187,32 +189,21 @@ static void launch_forward(gs_stream *stream, attention_job<uint16_t> job) {
 template <gs_dtype TYPE>
 static void run_forward(gs_stream *stream, uint16_t *out, float *logsumexp, const uint16_t *qkv,
                         const gs_attention *shape) {
+    const gs_cudnn_attention_job offered = {.shape = shape,
+                                           .dtype = TYPE,
+                                           .out = out,
+                                           .dqkv = nullptr,
+                                           .qkv = qkv,
+                                           .dout = nullptr,
+                                           .logsumexp = logsumexp};
+    if (gs_cudnn_attention_run(stream, &offered)) return;
     if (!accept_attention(stream, shape)) return;
     attention_job<uint16_t> job = plan_attention<uint16_t>(shape);
     job.qkv = qkv;
     job.to = out;
     job.logsumexp = logsumexp;
     job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(out);
-    switch (pad_head_channels(shape->head_channels)) {
-    case 32:
-        launch_forward<TYPE, 32>(stream, job);
-        break;
-    case 64:
-        launch_forward<TYPE, 64>(stream, job);
-        break;
-    case 80:
-        launch_forward<TYPE, 80>(stream, job);
-        break;
-    case 96:
-        launch_forward<TYPE, 96>(stream, job);
-        break;
-    case 128:
-        launch_forward<TYPE, 128>(stream, job);
-        break;
-    default:
-        launch_forward<TYPE, 256>(stream, job);
-        break;
-    }
+    run_for_head_size(shape->head_channels, [&]<int D>() { launch_forward<TYPE, D>(stream, job); });
 }
 
 extern "C" void gs_cuda_bf16_attention(gs_stream *stream, uint16_t *out, float *logsumexp,

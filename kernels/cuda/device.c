@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/choice.h"
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/event.h"
 #include "kernels/cuda/graph.h"
@@ -132,7 +133,9 @@ static gs_status make_parts(gs_cuda_device *device, bool same_bits) {
     GS_TRY(gs_cuda_staging_create(&device->staging, device));
     GS_TRY(gs_cuda_stream_create(&device->base.stream, &device->base, GS_STREAM_NORMAL));
     device->compute = gs_cuda_stream_of(device->base.stream);
-    return gs_cuda_products_open(&device->compute->products, device->compute, same_bits);
+    GS_TRY(gs_cuda_products_open(&device->compute->products, device->compute, same_bits));
+    if (same_bits || !gs_device_chooses(&device->base, GS_CHOICE_CUDNN_ATTENTION)) return gs_ok();
+    return gs_cudnn_attention_open(&device->attention, device->compute);
 }
 
 // Behind work that never ends the device's memory stays: freeing it would wait for that work.
@@ -141,6 +144,7 @@ static void close_cuda(gs_device *base) {
     bool idle = gs_cuda_make_current(device).code == GS_OK &&
                 gs_cuda_streams_idle(device, gs_deadline_in_seconds(FREE_SECONDS));
     gs_cuda_staging_destroy(device->staging, idle);
+    gs_cudnn_attention_close(device->attention, idle);
     if (device->compute) gs_cuda_products_close(device->compute->products, idle);
     if (base->stream) gs_cuda_stream_destroy(base->stream);
     if (device->service) (void)cudaStreamDestroy(device->service);
@@ -272,11 +276,12 @@ static bool is_lost(gs_device *base) {
 
 static void describe_cuda(const gs_device *base, char *text, size_t text_bytes) {
     const gs_cuda_device *device = (const gs_cuda_device *)base;
-    char products[64], choices[128];
+    char products[64], choices[128], attention[32];
     gs_cuda_products_describe(device->compute->products, products, sizeof products);
     gs_choices_describe(base->choices, choices, sizeof choices);
-    snprintf(text, text_bytes, "cuda sm_%d kernels=%d tf32=%d %s%s", device->capability,
-             ARITHMETIC_VERSION, device->tf32, products, choices);
+    gs_cudnn_attention_describe(device->attention, attention, sizeof attention);
+    snprintf(text, text_bytes, "cuda sm_%d kernels=%d tf32=%d %s%s%s", device->capability,
+             ARITHMETIC_VERSION, device->tf32, products, choices, attention);
 }
 
 static void describe_limit(const gs_device *device, char *text, size_t text_bytes) {

@@ -56,6 +56,7 @@ struct gs_cuda_device {
     int least_priority, greatest_priority;
     bool tf32;
     gs_cuda_stream *compute;         // base.stream
+    struct gs_cudnn_attention *attention;  // attention_library.h; NULL: not chosen, or not found
     cudaStream_t service;            // zeroes new memory, behind nobody's work
     struct gs_cuda_staging *staging;  // staging.h
     pthread_mutex_t lock;            // of what follows

@@ -56,7 +56,7 @@ static bool is_usual(const char *variable) {
         "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "RES_OPTIONS",
         // Read by the trainer itself.
         "GRADSYNC_REDUCER_LOG", "GRADSYNC_GRAPHS", "GRADSYNC_EARLY_UPDATES", "GRADSYNC_COMMON_PARAMS", "GRADSYNC_STEP_DIGESTS",
-        "GRADSYNC_FAILPOINTS", "GRADSYNC_HOST", "GRADSYNC_NCCL", "GRADSYNC_CUBLASLT", NULL};
+        "GRADSYNC_FAILPOINTS", "GRADSYNC_HOST", "GRADSYNC_NCCL", "GRADSYNC_CUBLASLT", "GRADSYNC_CUDNN", NULL};
     for (size_t i = 0; families[i]; i++)
         if (strncmp(variable, families[i], strlen(families[i])) == 0) return true;
     for (size_t i = 0; names[i]; i++)
