@@ -139,15 +139,25 @@ static void turn(gs_engine *engine) {
     gs_launch_waiting(engine);
 }
 
-static void tick(gs_engine *engine) {
+// Time in which this process stood still is nobody's. It is taken off before anything is heard that has come since: what that leads to
+// has deadlines of its own, from now on. A moment's delay waits for the tick.
+static void take_off_standstill(gs_engine *engine, bool is_tick) {
     gs_state *state = &engine->state;
     int64_t late_ns = state->ticked_ns ? state->now_ns - state->ticked_ns - state->timing.tick_ns : 0;
-    state->ticked_ns = state->now_ns;
-    if (late_ns > state->timing.suspect_ns)
+    if (late_ns <= (is_tick ? state->timing.tick_ns : state->timing.suspect_ns)) return;
+    state->ticked_ns += late_ns;
+    state->stood_ns += late_ns;
+    gs_deadlines_skip(engine, late_ns);
+    gs_adoptions_skip(engine, late_ns);
+}
+
+static void tick(gs_engine *engine) {
+    gs_state *state = &engine->state;
+    if (state->stood_ns > state->timing.suspect_ns)
         gs_mind_log(engine, GS_SEVERITY_WARNING, "loop stood still", "milliseconds=%lld",
-                    (long long)(late_ns / GS_NS_PER_MS));
-    if (late_ns > state->timing.tick_ns) gs_deadlines_skip(engine, late_ns);
-    if (late_ns > state->timing.tick_ns) gs_adoptions_skip(engine, late_ns);
+                    (long long)(state->stood_ns / GS_NS_PER_MS));
+    state->ticked_ns = state->now_ns;
+    state->stood_ns = 0;
     gs_old_copy_tick(engine);
     if (!gs_old_copy_is_possible(engine)) {
         gs_agents_tick(engine);
@@ -251,6 +261,7 @@ gs_effects gs_engine_step(gs_engine *engine, gs_engine_event *event) {
     engine->num_draws = event->num_draws;
     engine->num_drawn = 0;
     event->was_admitted = false;
+    take_off_standstill(engine, event->kind == GS_ON_TICK);
     bool admitted = false;
     gs_member *member = gs_admit(engine, event, &admitted);
     if (member) of_member(engine, member, event);

@@ -140,6 +140,22 @@ static void a_coordinator_that_stood_judges_from_then_on(void **unused) {
     }
 }
 
+// What it hears first behind that counts from then on: a rank that never answers is waited for no longer than ever.
+static void what_is_heard_behind_a_standstill_has_its_own_time(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    play.now_ns += 3600 * GS_NS_PER_SEC;
+    gs_play_say(&play, 1, GS_ON_SETTLE);
+    gs_call asked = play.last_call;
+    int64_t asked_ns = play.now_ns;
+    gs_status answer;
+    while (!gs_play_is_answered(&play, asked, &answer) && play.now_ns - asked_ns < LONG_NS)
+        gs_play_wait(&play, gs_timing_default.tick_ns);
+    assert_in_range(play.now_ns - asked_ns, gs_timing_default.settle_ns, gs_timing_default.settle_ns + PROMISED_NS);
+    gs_play_close(&play);
+}
+
 // Its deadline passed while the coordinator stood, or a moment before: what it said meanwhile is heard first.
 static void who_was_all_but_late_then_is_heard_first(void **unused) {
     (void)unused;
@@ -465,6 +481,7 @@ int main(void) {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
         cmocka_unit_test(a_worker_that_is_not_heard_is_lost_in_time),
         cmocka_unit_test(a_coordinator_that_stood_judges_from_then_on),
+        cmocka_unit_test(what_is_heard_behind_a_standstill_has_its_own_time),
         cmocka_unit_test(who_was_all_but_late_then_is_heard_first),
         cmocka_unit_test(who_died_while_nobody_looked_is_missed_at_once),
         cmocka_unit_test(who_hangs_is_named_in_time),
