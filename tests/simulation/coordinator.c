@@ -17,6 +17,7 @@
 #define EXCHANGE_TICKS 300
 #define STREAM_TICKS 20
 #define BYE_TICKS 60
+#define SETTLE_TICKS 100  // a rank asks for so long before it asks again
 #define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
 coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
@@ -373,6 +374,7 @@ static bool is_held(const sim_world *world, const open_call *call) {
 
 static int most_ticks(const open_call *call) {
     if (call->is_stream) return STREAM_TICKS;
+    if (call->kind == GS_ON_SETTLE) return SETTLE_TICKS;
     return call->kind == GS_ON_BYE ? BYE_TICKS : MOST_TICKS;
 }
 
