@@ -9,6 +9,10 @@
 
 bool gs_agent_is_connected(const gs_agent *agent) { return agent->stream.call != 0; }
 
+bool gs_agent_has(const gs_agent *agent, const gs_member *member) {
+    return member->stage != GS_MEMBER_EXITED && strcmp(member->worker, agent->name) == 0;
+}
+
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member) {
     return member->slot < agent->num_slots &&
            agent->slots[member->slot].incarnation == member->incarnation;

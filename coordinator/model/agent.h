@@ -59,6 +59,7 @@ typedef struct gs_agent {
 } gs_agent;
 
 bool gs_agent_is_connected(const gs_agent *agent);
+bool gs_agent_has(const gs_agent *agent, const gs_member *member);    // it is one of this worker's, and not known to have ended
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
 gs_slot_pools gs_agent_free_slots(const gs_agent *agent);             // none while not connected
 gs_slot_pools gs_agent_all_slots(const gs_agent *agent);

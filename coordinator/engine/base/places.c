@@ -1,7 +1,5 @@
 #include "coordinator/engine/base/places.h"
 
-#include <string.h>
-
 #include "coordinator/engine/base/moves.h"
 #include "core/clock.h"
 
@@ -45,7 +43,7 @@ static void keep_elsewhere(gs_engine *engine, const gs_agent *agent) {
         bool is_there = false;
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
-            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
+            if (!gs_agent_has(agent, member)) continue;
             is_there = member->was_elsewhere = true;
         }
         if (is_there) gs_place_tell_apart(engine, run);

@@ -72,7 +72,7 @@ static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
         if (!run || ((!are_dead || gs_absence_is_told(engine, run)) && !gs_run_is_broken(run))) continue;
         for (int m = 0; m < run->num_members; m++) {
             gs_member *member = &run->members[m];
-            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
+            if (!gs_agent_has(agent, member)) continue;
             gs_member_exited(engine, member, -1, 0, NULL);
             found = true;
         }
@@ -94,7 +94,7 @@ static void explain_absence(gs_engine *engine, const gs_agent *agent, bool is_fi
         if ((!stands && !is_unexplained(run)) || (has_witness && !gs_absence_is_told(engine, run))) continue;
         int count = 0;
         for (int m = 0; m < run->num_members; m++)
-            count += run->members[m].stage != GS_MEMBER_EXITED && !strcmp(run->members[m].worker, agent->name);
+            count += gs_agent_has(agent, &run->members[m]);
         if (count == 0) continue;
         gs_job_move(engine, jobs->items[i], GS_JOB_RECOVERING, "WorkerGone",
                     "worker %s is gone with its %d ranks, or cut off%s: the job goes on when it is back, or another worker of "
@@ -321,8 +321,7 @@ static void notice_missing(gs_engine *engine, const gs_agent *agent) {
         gs_run *run = run_of(jobs->items[i]);
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
-            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
-            if (gs_agent_holds(agent, member)) continue;
+            if (!gs_agent_has(agent, member) || gs_agent_holds(agent, member)) continue;
             gs_member_exited(engine, member, -1, 0, NULL);
         }
     }
