@@ -17,7 +17,8 @@
 #define MAX_ADOPTIONS 64  // at a time
 
 typedef struct described_rank {
-    char worker[64], device[8];
+    char worker[64];
+    bool is_on_gpu;
     gs_running_trainer running;
     uint64_t launch_token;
     bool shows_token;
@@ -157,7 +158,7 @@ static void make_member(gs_engine *engine, gs_member *member, const described_ra
     snprintf(member->worker, sizeof member->worker, "%s", agent->name);
     snprintf(member->host, sizeof member->host, "%s", agent->host);
     snprintf(member->boot_id, sizeof member->boot_id, "%s", agent->boot_id);
-    snprintf(member->device, sizeof member->device, "%s", rank->device);
+    member->is_on_gpu = rank->is_on_gpu;
     member->slot = (int)running->slot;
     member->rank = running->rank;
     member->pid = running->pid;
@@ -388,7 +389,7 @@ static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_ag
                               .shows_token = agent->shows_tokens};
     rank->running.cluster = NULL;
     snprintf(rank->worker, sizeof rank->worker, "%s", agent->name);
-    snprintf(rank->device, sizeof rank->device, "%s", described->device);
+    rank->is_on_gpu = described->is_on_gpu;
 }
 
 void gs_on_described(gs_engine *engine, gs_engine_event *event) {

@@ -15,6 +15,7 @@ static const char *const bye_names[GS_NUM_BYE_REASONS] = {
     "none", "target_reached", "data_ended", "drained", "error", "orphaned", "other"};
 
 const char *gs_run_phase_name(gs_run_phase phase) { return phase_names[phase]; }
+const char *gs_device_word(bool is_gpu) { return is_gpu ? "cuda" : "cpu"; }
 const char *gs_member_stage_name(gs_member_stage stage) { return stage_names[stage]; }
 
 const char *gs_bye_reason_name(gs_bye_reason reason) { return bye_names[reason]; }

@@ -29,6 +29,7 @@ typedef enum gs_run_phase {
 } gs_run_phase;
 
 const char *gs_run_phase_name(gs_run_phase phase);
+const char *gs_device_word(bool is_gpu);  // "cuda", "cpu"
 bool gs_run_phase_from_name(gs_run_phase *phase, const char *name);
 
 // How far a member is. It goes down this list only.
@@ -106,7 +107,8 @@ typedef struct gs_member {
     int slot, rank;  // rank −1: none yet
     int64_t pid;
     uint64_t incarnation, launch_token;
-    char device[8], device_uuid[100];  // "cpu", or "cuda" and the first uuids of its slot
+    bool is_on_gpu;
+    char device_uuid[100];  // the first uuids of its slot; "": it is on a CPU
 
     gs_member_stage stage;
     gs_kept_call stream;  // Hello; 0 while not connected

@@ -138,7 +138,7 @@ static gs_json *member_to_view(const gs_job *job, const gs_run *run, int rank, i
     gs_json_set_string(item, "worker", member->worker);
     gs_json_set_string(item, "host", member->host);
     gs_json_set_int(item, "slot", member->slot);
-    gs_json_set_string(item, "device", member->device);
+    gs_json_set_string(item, "device", gs_device_word(member->is_on_gpu));
     if (member->device_uuid[0]) gs_json_set_string(item, "device_uuid", member->device_uuid);
     gs_json_set_int(item, "pid", member->pid);
     gs_json_set_int(item, "generation", run->generation);

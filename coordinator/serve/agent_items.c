@@ -63,7 +63,7 @@ static gs_json *start_rank(const gs_state *state, const gs_key_gate *gate, const
         gs_json_set_double(item, "orphan_seconds", gs_seconds_of(state->timing.orphan_ns));
     gs_json_set_int(item, "last_generation", state->generations.next - 1);
     if (gate) gs_json_set(item, "numbers", numbers(state, gate));
-    gs_json_set_string(item, "device", member->device);
+    gs_json_set_string(item, "device", gs_device_word(member->is_on_gpu));
     gs_json_set(item, "spec", gs_json_retain(spec));
     gs_json_set_string(item, "checkpoints_dir", directory);
     if (resume) gs_json_set(item, "resume", describe_resume(directory, resume));

@@ -163,7 +163,7 @@ static gs_status read_spec(gs_described_trainer *described, const gs_json *spec)
 void gs_decode_described(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_DESCRIBED;
     gs_described_trainer *described = &event->described;
-    *described = (gs_described_trainer){.device = gs_json_string_or(request, "device", "cpu"),
+    *described = (gs_described_trainer){.is_on_gpu = !strcmp(gs_json_string_or(request, "device", ""), gs_device_word(true)),
                                         .checkpoints_dir = gs_json_string_or(request, "checkpoints_dir", ""),
                                         .writes_as = gs_json_string_or(request, "writes_as", "")};
     int64_t last_generation = gs_json_int_or(request, "last_generation", 0);

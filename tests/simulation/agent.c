@@ -88,7 +88,7 @@ static void describe(sim_world *world, sim_agent *agent, const sim_trainer *trai
     event.described = (gs_described_trainer){.running = running_of(world, trainer, slot), .launch_token = trainer->launch_token,
                                              .last_generation = trainer->last_generation,
                                              .writes_as = world->is_of_before ? "" : trainer->launch_cluster,
-                                             .device = "cpu", .checkpoints_dir = "", .spec = malloc(sizeof *wish->spec)};
+                                             .checkpoints_dir = "", .spec = malloc(sizeof *wish->spec)};
     *event.described.spec = *wish->spec;
     snprintf(event.described.spec_digest, sizeof event.described.spec_digest, "%s", wish->fingerprint);
     peer_send(world, &agent->peer, &event);

@@ -99,7 +99,8 @@ typedef struct gs_described_trainer {
     gs_running_trainer running;
     uint64_t launch_token;
     uint32_t last_generation;  // of those that its coordinator had given out when it started this trainer; 0: not told
-    const char *device, *checkpoints_dir;  // "": not where this coordinator would look
+    bool is_on_gpu;
+    const char *checkpoints_dir;  // "": not where this coordinator would look
     const char *writes_as;                 // the cluster that started it: its fence has that name, whoever has adopted it since; "": not told
     gs_job_spec *spec;                     // taken
     char spec_digest[GS_DIGEST_TEXT_LEN];

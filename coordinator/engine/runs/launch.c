@@ -106,7 +106,7 @@ static int compare_agents(const void *a, const void *b) {
 static void place_member(gs_engine *engine, gs_member *member, gs_agent *agent, int *slot, bool slot_has_gpu,
                          bool on_gpu) {
     while (!gs_agent_slot_is_free(agent, *slot, slot_has_gpu)) (*slot)++;
-    snprintf(member->device, sizeof member->device, "%s", on_gpu ? "cuda" : "cpu");
+    member->is_on_gpu = on_gpu;
     if (on_gpu)
         gs_agent_devices_uuids(member->device_uuid, sizeof member->device_uuid, &agent->devices,
                                *slot);

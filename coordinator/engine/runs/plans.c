@@ -19,7 +19,7 @@ static bool is_on_several_hosts(const gs_run *run) {
 }
 
 static bool is_on_gpus(const gs_run *run) {
-    return run->num_members && strcmp(run->members[0].device, "cuda") == 0;
+    return run->num_members && run->members[0].is_on_gpu;
 }
 
 gs_plan_place gs_plan_place_of(const gs_run *run, const gs_link_report *link, size_t num_params) {

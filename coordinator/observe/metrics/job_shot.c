@@ -43,7 +43,7 @@ static void take_buckets(gs_job_shot *shot, const gs_json *plan) {
 static void take_member(gs_member_shot *shot, const gs_member *member, int64_t now_ns) {
     snprintf(shot->worker, sizeof shot->worker, "%s", member->worker);
     snprintf(shot->host, sizeof shot->host, "%s", member->host);
-    snprintf(shot->device, sizeof shot->device, "%s", member->device);
+    snprintf(shot->device, sizeof shot->device, "%s", gs_device_word(member->is_on_gpu));
     snprintf(shot->device_uuid, sizeof shot->device_uuid, "%s", member->device_uuid);
     shot->is_up = member->stream.call && member->stage != GS_MEMBER_EXITED;
     shot->silent_seconds = gs_seconds_of(now_ns - member->heard_ns);

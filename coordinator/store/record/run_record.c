@@ -32,7 +32,7 @@ static gs_json *member_to_record(const gs_member *member) {
     gs_json_set_u64(record, "incarnation", member->incarnation);
     gs_json_set_u64(record, "launch_token", member->launch_token);
     if (member->shows_token) gs_json_set_bool(record, "shows_token", true);
-    gs_json_set_string(record, "device", member->device);
+    gs_json_set_string(record, "device", gs_device_word(member->is_on_gpu));
     gs_json_set_string(record, "device_uuid", member->device_uuid);
     if (member->kill_sent) gs_json_set_bool(record, "kill_sent", true);
     if (member->stage == GS_MEMBER_SETTLING || member->stage == GS_MEMBER_SETTLED) gs_json_set_bool(record, "left", true);
@@ -93,7 +93,7 @@ static bool read_member(gs_member *member, const gs_json *record) {
     read_text(member->worker, sizeof member->worker, record, "worker", "");
     read_text(member->host, sizeof member->host, record, "host", "");
     read_text(member->boot_id, sizeof member->boot_id, record, "boot_id", "");
-    read_text(member->device, sizeof member->device, record, "device", "cpu");
+    member->is_on_gpu = !strcmp(gs_json_string_or(record, "device", ""), gs_device_word(true));
     read_text(member->device_uuid, sizeof member->device_uuid, record, "device_uuid", "");
     member->slot = (int)gs_json_int_or(record, "slot", 0);
     member->rank = (int)gs_json_int_or(record, "rank", -1);

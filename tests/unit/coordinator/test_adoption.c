@@ -63,7 +63,7 @@ static void describe_of(gs_play *play, const gs_running_trainer *there, uint32_t
     *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
     snprintf(spec->name, sizeof spec->name, "lost");
     event.described = (gs_described_trainer){.running = *there, .launch_token = 7, .last_generation = last_generation,
-                                             .device = "cpu", .checkpoints_dir = "", .writes_as = writes_as,
+                                             .checkpoints_dir = "", .writes_as = writes_as,
                                              .spec = spec, .spec_digest = "s"};
     gs_play_hear(play, &event);
 }
