@@ -1,5 +1,6 @@
 #include "coordinator/engine/deadlines.h"
 
+#include "coordinator/engine/adoption.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/runs/claims.h"
@@ -401,6 +402,8 @@ static void skip_in_run(const gs_state *state, gs_run *run, int64_t skipped_ns, 
 static void skip_in_job(const gs_state *state, gs_job *job, int64_t skipped_ns, bool forgets) {
     gs_checkpoints *checkpoints = &job->checkpoints;
     checkpoints->asked_ns = later(checkpoints->asked_ns, skipped_ns, state->now_ns);
+    // What people said is kept to: ticks that are a little late prolong it by nothing.
+    if (forgets) job->waiting_since_ns = later(job->waiting_since_ns, skipped_ns, state->now_ns);
     if (job->apart_since_ns) job->apart_since_ns = later(job->apart_since_ns, skipped_ns, state->now_ns);
     if (job->run) skip_in_run(state, job->run, skipped_ns, forgets);
 }
@@ -411,6 +414,7 @@ void gs_deadlines_skip(gs_engine *engine, int64_t skipped_ns) {
     bool forgets = skipped_ns > state->timing.suspect_ns;
     int64_t age_skipped_ns = forgets ? now_ns : skipped_ns;
     gs_cluster *cluster = &state->cluster;
+    gs_adoptions_skip(engine, skipped_ns);
     if (cluster->doubted_ns) cluster->doubted_ns = later(cluster->doubted_ns, skipped_ns, now_ns);
     for (size_t i = 0; i < state->jobs.count; i++) skip_in_job(state, state->jobs.items[i], skipped_ns, forgets);
     for (size_t i = 0; i < state->agents.count; i++) {

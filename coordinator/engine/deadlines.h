@@ -1,5 +1,5 @@
-// Everything that time decides, at each tick: silence, hangs, phases and jobs that take too long. And what a loop
-// that stood still must not decide.
+// What time decides of ranks, runs and jobs, at each tick: silence, hangs, phases and jobs that take too long. And what a loop that
+// stood still must not decide: every age by which anybody is judged, here or elsewhere, is made younger in one place.
 #ifndef COORDINATOR_ENGINE_DEADLINES_H
 #define COORDINATOR_ENGINE_DEADLINES_H
 

@@ -148,7 +148,6 @@ static void take_off_standstill(gs_engine *engine, bool is_tick) {
     state->ticked_ns += late_ns;
     state->stood_ns += late_ns;
     gs_deadlines_skip(engine, late_ns);
-    gs_adoptions_skip(engine, late_ns);
 }
 
 static void tick(gs_engine *engine) {

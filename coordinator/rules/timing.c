@@ -28,6 +28,8 @@ const gs_timing gs_timing_default = {
     .absent_ns = 30 * GS_NS_PER_SEC,
     .longest_pace_ns = MOST_CONNECTIONS * (GS_NS_PER_SEC / GS_PINGS_PER_SEC),
     .orphan_ns = 600 * GS_NS_PER_SEC,
+    .tell_place_ns = 5 * GS_NS_PER_SEC,
+    .disk_away_ns = 10 * GS_NS_PER_SEC,
     .flush_ns = 150 * GS_NS_PER_MS,
     .series_keep_ns = 300 * GS_NS_PER_SEC,
 };

@@ -30,6 +30,8 @@ typedef struct gs_timing {
     int64_t longest_pace_ns;       // that another life of the coordinator may have told anybody
     // Of ranks that nobody hears: they train on that long, save and stop. Until then nobody takes their place.
     int64_t orphan_ns;
+    int64_t tell_place_ns;         // from an agent's hello to its word where it sees checkpoints; nothing is started there before
+    int64_t disk_away_ns;          // silence of the disk of a job's checkpoints, while somebody waits for it
     int64_t flush_ns;              // states written behind at most that late
     int64_t series_keep_ns;        // metrics of a job after its end
 } gs_timing;

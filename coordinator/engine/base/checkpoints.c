@@ -8,13 +8,13 @@
 #include "coordinator/engine/base/places.h"
 #include "core/clock.h"
 
+// Pauses: nobody is judged by them (docs/architecture.md).
 #define FIRST_PAUSE_NS (2 * GS_NS_PER_SEC)
 #define LONGEST_PAUSE_NS (60 * GS_NS_PER_SEC)
 #define FIND_AGAIN_NS (2 * GS_NS_PER_SEC)
 #define MOST_FINDS 15
 #define LOOKS_AT_ONCE 16  // of a start; of jobs that have ended
 #define ENDED_LOOKS_AT_ONCE 4
-#define ANSWER_NS (10 * GS_NS_PER_SEC)  // a disk that takes longer is away
 
 static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const gs_checkpoint *item) {
     const char *directory = gs_mind_text(engine, "%s", item->directory);
@@ -256,7 +256,7 @@ void gs_checkpoints_miss_disk(gs_engine *engine, gs_job *job, gs_status status) 
     }
     begin_absence(engine, job, status.message);
     bool is_long = engine->state.now_ns - job->checkpoints.away_since_ns >= MOST_FINDS * FIND_AGAIN_NS;
-    job->checkpoints.find_again_ns = engine->state.now_ns + (is_long ? ANSWER_NS : FIND_AGAIN_NS);
+    job->checkpoints.find_again_ns = engine->state.now_ns + (is_long ? engine->state.timing.disk_away_ns : FIND_AGAIN_NS);
 }
 
 void gs_checkpoints_find_disk(gs_engine *engine, gs_job *job) {
@@ -295,9 +295,10 @@ static void watch_disk(gs_engine *engine, gs_job *job) {
     bool is_asked = checkpoints->looking > 0 || checkpoints->is_checking;
     bool is_waited_for = job->run ? gs_run_all_exited(job->run) : !gs_job_state_terminal(job->state);
     if (!is_asked || !is_waited_for || checkpoints->away_since_ns) return;
-    if (engine->state.now_ns - checkpoints->asked_ns < ANSWER_NS) return;
+    int64_t away_ns = engine->state.timing.disk_away_ns;
+    if (engine->state.now_ns - checkpoints->asked_ns < away_ns) return;
     char why[60];
-    snprintf(why, sizeof why, "no answer for %lld s", (long long)(ANSWER_NS / GS_NS_PER_SEC));
+    snprintf(why, sizeof why, "no answer for %lld s", (long long)(away_ns / GS_NS_PER_SEC));
     begin_absence(engine, job, why);
 }
 

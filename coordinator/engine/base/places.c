@@ -1,9 +1,6 @@
 #include "coordinator/engine/base/places.h"
 
 #include "coordinator/engine/base/moves.h"
-#include "core/clock.h"
-
-#define TELL_NS (5 * GS_NS_PER_SEC)
 
 bool gs_place_is_apart(const gs_engine *engine, const gs_member *member) {
     const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
@@ -62,7 +59,7 @@ void gs_place_take(gs_engine *engine, gs_agent *agent, gs_agent_place said) {
 
 void gs_place_await(gs_engine *engine, gs_agent *agent, bool tells_place) {
     bool is_open = tells_place && agent->place == GS_PLACE_UNKNOWN;
-    agent->place_due_ns = is_open ? engine->state.now_ns + TELL_NS : 0;
+    agent->place_due_ns = is_open ? engine->state.now_ns + engine->state.timing.tell_place_ns : 0;
 }
 
 void gs_places_tick(gs_engine *engine) {

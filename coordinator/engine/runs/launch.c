@@ -16,7 +16,7 @@
 #include "core/clock.h"
 #include "core/u64_map.h"
 
-#define LISTED_NS (2 * GS_NS_PER_SEC)  // what was on a disk so long ago is asked again
+#define LISTED_NS (2 * GS_NS_PER_SEC)  // what was on a disk so long ago is asked again: a pause
 #define MOST_LISTS 2
 
 static bool may_want_slots(const gs_job *job) {

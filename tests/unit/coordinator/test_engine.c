@@ -54,6 +54,18 @@ static void who_waits_for_a_device_is_told_so(void **state) {
     assert_string_equal(job->reason, "NoDevice");
 }
 
+// While the coordinator stands nobody can come, and who came meanwhile has not been heard.
+static void who_waits_does_not_wait_while_the_coordinator_stands(void **state) {
+    gs_play *play = *state;
+    const gs_job *job = gs_play_submit(play, gpu_spec);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    play->now_ns += 30 * GS_NS_PER_SEC;
+    gs_play_wait(play, 4 * GS_NS_PER_SEC);
+    assert_int_equal(job->state, GS_JOB_QUEUED);
+    gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    assert_int_equal(job->state, GS_JOB_FAILED);
+}
+
 // What it waited for at last is the reason, not what it waited for before.
 static void who_waits_for_any_worker_does_not_lack_a_device(void **state) {
     gs_play *play = *state;
@@ -429,6 +441,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(who_waits_for_a_device_is_told_so),
         TEST(who_waits_for_any_worker_does_not_lack_a_device),
+        TEST(who_waits_does_not_wait_while_the_coordinator_stands),
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
         TEST(errors_that_pass_are_not_counted_together),
         TEST(what_can_never_be_read_is_given_up),
