@@ -2,7 +2,7 @@
 # One job on two hosts that share no memory: its ranks meet over TCP, find each other's addresses by themselves, and come to
 # the bytes that ranks of one host come to. A host that is cut off from the other, but not from the coordinator, ends the
 # generation with words that name who is missing.
-# Row N6 of docs/faults.md.
+# Rows N5 and N6 of docs/faults.md.
 . "$(dirname "$0")/network.sh"
 
 # Large enough that gradients are cut into slices.
@@ -60,6 +60,37 @@ cut=$(tensors_of "$job")
 submit "$(exact_job whole "$step" net)"
 await "$job" succeeded 120
 same "$cut" "$(tensors_of "$job")" "the state behind the cut"
+
+claim "N5: two halves with ranks of one job in both: the coordinator's goes on alone, the other takes no step and ends, and there is one history"
+submit "$(exact_job halves 100000 net ',"debug":{"step_delay_ms":20},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2/"min":1/')"
+wait_for 60 "its steps" step_at_least "$job" 10
+first=$(job_field "$job" .generation)
+same "$(job_field "$job" .world_size)" 2 "its ranks"
+far_pid=$(get "/v1/jobs/$job/workers" | jq -r '.items[] | select(.worker == "right") | .pid')
+since=$(now_ms)
+cut right both
+goes_on_alone() { [ "$(job_field "$job" '"\(.state) \(.world_size)"')" = "running 1" ]; }
+wait_for 90 "the near half" goes_on_alone
+between $(($(now_ms) - since)) 0 $((10 * (timeout * 1000 + $(timing_ms settle) + $(timing_ms agent_dead)))) "the near half"
+wait_for 60 "its steps" step_at_least "$job" $(($(job_field "$job" .progress.step) + 20))
+near() { job_field "$job" '"\(.generation) \(.restarts) \(.lost_steps)"'; get "/v1/jobs/$job/workers" | jq -r '.items[] | "\(.worker) \(.pid)"'; }
+before=$(near)
+[[ $before == "$((first + 1)) 1 0"*left* ]] || fail "who goes on: $before"
+heal
+far_has_ended() { ! kill -0 "$far_pid" 2>/dev/null; }
+wait_for 90 "the end of the far rank" far_has_ended
+far_is_free() { get /v1/workers | jq -e '.items[] | select(.id == "right") | .connected and .slots_busy == 0'; }
+wait_for 60 "the far worker" far_is_free
+wait_for 60 "more steps" step_at_least "$job" $(($(job_field "$job" .progress.step) + 20))
+same "$(near)" "$before" "who goes on behind the cut"
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60
+step=$(job_field "$job" .progress.step)
+halves=$(tensors_of "$job")
+[ "$halves" != none ] || fail "no checkpoint of the halves"
+submit "$(exact_job undivided "$step" net)"
+await "$job" succeeded 120
+same "$halves" "$(tensors_of "$job")" "the state of the halves"
 
 # The same path on both hosts; what lies there on the right one is another file system's, if it is told so.
 mkdir -p "$run/root/text" "$run/elsewhere" "$run/mounts"
