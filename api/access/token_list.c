@@ -4,11 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/random.h"
-#include "rpc/schema/fields.h"
+#include "rpc/keys/credential.h"
 
 enum { VERSION = 1 };
-#define LATEST_MS 9007199254740991.0
 
 static const char *const role_words[] = {"metrics", "viewer", "operator", "admin", NULL};
 static const gs_role roles[] = {GS_ROLE_METRICS, GS_ROLE_VIEWER, GS_ROLE_OPERATOR, GS_ROLE_ADMIN};
@@ -28,10 +26,6 @@ typedef struct stored_list {
     char digest[64];  // rpc/json/sealed_json.h looks at it
 } stored_list;
 
-#define TIME(member, word)                                                                                   \
-    {.name = #member, .type = GS_FIELD_INT, .offset = offsetof(stored_token, member), .has_range = true,      \
-     .least = 0, .most = LATEST_MS, .default_value = "0", .help = "When it was " word ", in ms; 0: never."}
-
 static const gs_field token_fields[] = {
     {.name = "id", .type = GS_FIELD_STRING, .offset = offsetof(stored_token, id), .capacity = GS_TOKEN_ID_BYTES,
      .required = true, .pattern = "^t-[0-9a-f]{8}$", .help = "What it is called in logs."},
@@ -41,9 +35,9 @@ static const gs_field token_fields[] = {
      .required = true, .help = "What it may do."},
     {.name = "hash", .type = GS_FIELD_STRING, .offset = offsetof(stored_token, hash),
      .capacity = GS_SECRET_HASH_TEXT_BYTES, .required = true, .pattern = "^[0-9a-f]{64}$", .help = "SHA-256."},
-    TIME(created_ms, "made"),
-    TIME(expires_ms, "to expire"),
-    TIME(revoked_ms, "revoked"),
+    GS_CREDENTIAL_TIME(stored_token, created_ms, "made"),
+    GS_CREDENTIAL_TIME(stored_token, expires_ms, "to expire"),
+    GS_CREDENTIAL_TIME(stored_token, revoked_ms, "revoked"),
     {0}};
 
 static const gs_field list_fields[] = {
@@ -94,10 +88,7 @@ static gs_status take_stored(gs_token_list *list, const stored_list *stored) {
 gs_status gs_token_list_decode(gs_token_list *list, const gs_json *file) {
     stored_list *stored = calloc(1, sizeof *stored);
     if (!stored) return gs_error(GS_RESOURCE_EXHAUSTED, "tokens: out of memory");
-    gs_field_errors errors = {0};
-    gs_status status = gs_fields_decode(stored, list_fields, file, &errors);
-    if (status.code == GS_INVALID_ARGUMENT && errors.count > 0)
-        status = gs_error(GS_INVALID_ARGUMENT, "%s %s", errors.items[0].pointer, errors.items[0].message);
+    gs_status status = gs_credential_file_decode(stored, list_fields, file);
     if (!status.code) status = take_stored(list, stored);
     free(stored);
     if (status.code) gs_token_list_release(list);
@@ -119,14 +110,17 @@ gs_json *gs_token_list_encode(const gs_token_list *list) {
         to->expires_ms = from->expires_ms;
         to->revoked_ms = from->revoked_ms;
     }
-    gs_json *file = gs_fields_encode(stored, list_fields);
-    gs_json_remove(file, "digest");
+    gs_json *file = gs_credential_file_encode(stored, list_fields);
     free(stored);
     return file;
 }
 
+static gs_credential_times times_of(const gs_token *token) {
+    return (gs_credential_times){token->created_ms, token->expires_ms, token->revoked_ms};
+}
+
 bool gs_token_counts(const gs_token *token, int64_t now_ms) {
-    return !token->revoked_ms && (!token->expires_ms || now_ms < token->expires_ms);
+    return gs_credential_counts(times_of(token), now_ms);
 }
 
 const gs_token *gs_token_list_find(const gs_token_list *list, const gs_secret_hash *hash) {
@@ -148,30 +142,21 @@ bool gs_token_list_has_admin(const gs_token_list *list, int64_t now_ms) {
     return false;
 }
 
-static int64_t ended_ms(const gs_token *token) {
-    if (!token->revoked_ms) return token->expires_ms;
-    return token->expires_ms && token->expires_ms < token->revoked_ms ? token->expires_ms : token->revoked_ms;
+static gs_credential_times times_at(const void *items, size_t index) {
+    return times_of((const gs_token *)items + index);
 }
 
 // False: all that are there count.
 static bool drop_earliest_ended(gs_token_list *list, int64_t now_ms) {
-    size_t earliest = list->count;
-    for (size_t i = 0; i < list->count; i++)
-        if (!gs_token_counts(&list->items[i], now_ms) &&
-            (earliest == list->count || ended_ms(&list->items[i]) < ended_ms(&list->items[earliest])))
-            earliest = i;
+    size_t earliest = gs_credential_earliest_ended(list->count, times_at, list->items, now_ms);
     if (earliest == list->count) return false;
     list->count--;
     memmove(&list->items[earliest], &list->items[earliest + 1], (list->count - earliest) * sizeof *list->items);
     return true;
 }
 
-static bool looks_like_id(const char *name) {
-    return strncmp(name, "t-", 2) == 0 && strlen(name) == 10 && strspn(name + 2, "0123456789abcdef") == 8;
-}
-
 gs_status gs_token_list_add(gs_token_list *list, gs_token *token, int64_t now_ms) {
-    if (looks_like_id(token->name))
+    if (gs_credential_looks_like_id(token->name, 't'))
         return gs_error(GS_INVALID_ARGUMENT, "the name %s looks like an id, and would be taken for another token's", token->name);
     for (size_t i = 0; i < list->count; i++)
         if (strcmp(list->items[i].name, token->name) == 0 && gs_token_counts(&list->items[i], now_ms))
@@ -181,7 +166,7 @@ gs_status gs_token_list_add(gs_token_list *list, gs_token *token, int64_t now_ms
     gs_token *items = realloc(list->items, (list->count + 1) * sizeof *items);
     if (!items) return gs_error(GS_RESOURCE_EXHAUSTED, "tokens: out of memory");
     list->items = items;
-    do snprintf(token->id, sizeof token->id, "t-%08x", (unsigned)gs_random_from_system());
+    do gs_credential_draw_id(token->id, 't');
     while (gs_token_list_find_id(list, token->id));
     list->items[list->count++] = *token;
     return gs_ok();
@@ -207,9 +192,6 @@ gs_json *gs_token_view(const gs_token *token, int64_t now_ms) {
     gs_json_set_string(view, "id", token->id);
     gs_json_set_string(view, "name", token->name);
     gs_json_set_string(view, "role", gs_token_role_name(token->role));
-    gs_json_set_string(view, "state", token->revoked_ms ? "revoked" : gs_token_counts(token, now_ms) ? "valid" : "expired");
-    gs_json_set_time(view, "created_at", token->created_ms);
-    if (token->expires_ms) gs_json_set_time(view, "expires_at", token->expires_ms);
-    if (token->revoked_ms) gs_json_set_time(view, "revoked_at", token->revoked_ms);
+    gs_credential_view(view, times_of(token), now_ms);
     return view;
 }

@@ -13,9 +13,10 @@
 #include "api/access/secret.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
+#include "rpc/keys/credential.h"
 #include "rpc/schema/role.h"
 
-enum { GS_TOKENS_MOST = 1000, GS_TOKEN_NAME_BYTES = 64, GS_TOKEN_ID_BYTES = 16 };
+enum { GS_TOKENS_MOST = 1000, GS_TOKEN_NAME_BYTES = 64, GS_TOKEN_ID_BYTES = GS_CREDENTIAL_ID_BYTES };
 
 // Of names: what a label, a log line and an address may hold as it stands.
 #define GS_TOKEN_NAME_PATTERN "^[A-Za-z0-9][A-Za-z0-9._-]*$"

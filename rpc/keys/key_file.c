@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "rpc/json/sealed_json.h"
-#include "rpc/schema/fields.h"
+#include "rpc/keys/credential.h"
 
 enum { VERSION = 1 };
 #define TOKEN_PREFIX "gsk_"
@@ -52,11 +52,8 @@ static gs_status check_halves(const gs_key_file *key) {
 
 gs_status gs_key_file_decode(gs_key_file *key, const gs_json *file) {
     stored_key stored = {0};
-    gs_field_errors errors = {0};
     *key = (gs_key_file){0};
-    gs_status status = gs_fields_decode(&stored, fields, file, &errors);
-    if (status.code == GS_INVALID_ARGUMENT && errors.count > 0)
-        status = gs_error(GS_INVALID_ARGUMENT, "%s %s", errors.items[0].pointer, errors.items[0].message);
+    gs_status status = gs_credential_file_decode(&stored, fields, file);
     if (!status.code) {
         memcpy(key->name, stored.name, sizeof key->name);
         key->is_pool = stored.is_pool;
@@ -75,8 +72,7 @@ gs_json *gs_key_file_encode(const gs_key_file *key) {
     gs_curve_key_format(stored.shown, &key->pair.shown);
     gs_curve_key_format(stored.secret, &key->pair.secret);
     gs_curve_key_format(stored.server, &key->server);
-    gs_json *file = gs_fields_encode(&stored, fields);
-    gs_json_remove(file, "digest");
+    gs_json *file = gs_credential_file_encode(&stored, fields);
     explicit_bzero(&stored, sizeof stored);
     return file;
 }

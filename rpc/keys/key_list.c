@@ -4,11 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/random.h"
-#include "rpc/schema/fields.h"
+#include "rpc/keys/credential.h"
 
 enum { VERSION = 1 };
-#define LATEST_MS 9007199254740991.0
 
 static const char *const role_words[] = {"worker", "enrol", "metrics", "viewer", "operator", "admin", NULL};
 static const gs_role roles[] = {GS_ROLE_AGENT, GS_ROLE_ENROL, GS_ROLE_METRICS, GS_ROLE_VIEWER, GS_ROLE_OPERATOR, GS_ROLE_ADMIN};
@@ -29,10 +27,6 @@ typedef struct stored_list {
     char digest[64];  // rpc/json/sealed_json.h looks at it
 } stored_list;
 
-#define TIME(member, word)                                                                                    \
-    {.name = #member, .type = GS_FIELD_INT, .offset = offsetof(stored_known_key, member), .has_range = true,   \
-     .least = 0, .most = LATEST_MS, .default_value = "0", .help = "When it was " word ", in ms; 0: never."}
-
 static const gs_field key_fields[] = {
     {.name = "id", .type = GS_FIELD_STRING, .offset = offsetof(stored_known_key, id), .capacity = GS_KEY_ID_BYTES,
      .required = true, .pattern = "^k-[0-9a-f]{8}$", .help = "What it is called in logs."},
@@ -44,9 +38,9 @@ static const gs_field key_fields[] = {
      .help = "Workers whose names begin with this one and a hyphen share it."},
     {.name = "public", .type = GS_FIELD_STRING, .offset = offsetof(stored_known_key, shown),
      .capacity = GS_CURVE_KEY_TEXT_BYTES, .required = true, .pattern = "^[0-9a-f]{64}$", .help = "The key."},
-    TIME(created_ms, "made"),
-    TIME(expires_ms, "to expire"),
-    TIME(revoked_ms, "revoked"),
+    GS_CREDENTIAL_TIME(stored_known_key, created_ms, "made"),
+    GS_CREDENTIAL_TIME(stored_known_key, expires_ms, "to expire"),
+    GS_CREDENTIAL_TIME(stored_known_key, revoked_ms, "revoked"),
     {0}};
 
 static const gs_field list_fields[] = {
@@ -120,10 +114,7 @@ static gs_status take_stored(gs_key_list *list, const stored_list *stored) {
 gs_status gs_key_list_decode(gs_key_list *list, const gs_json *file) {
     stored_list *stored = calloc(1, sizeof *stored);
     if (!stored) return gs_error(GS_RESOURCE_EXHAUSTED, "keys: out of memory");
-    gs_field_errors errors = {0};
-    gs_status status = gs_fields_decode(stored, list_fields, file, &errors);
-    if (status.code == GS_INVALID_ARGUMENT && errors.count > 0)
-        status = gs_error(GS_INVALID_ARGUMENT, "%s %s", errors.items[0].pointer, errors.items[0].message);
+    gs_status status = gs_credential_file_decode(stored, list_fields, file);
     if (!status.code) status = take_stored(list, stored);
     free(stored);
     if (status.code) gs_key_list_release(list);
@@ -146,14 +137,17 @@ gs_json *gs_key_list_encode(const gs_key_list *list) {
         to->expires_ms = from->expires_ms;
         to->revoked_ms = from->revoked_ms;
     }
-    gs_json *file = gs_fields_encode(stored, list_fields);
-    gs_json_remove(file, "digest");
+    gs_json *file = gs_credential_file_encode(stored, list_fields);
     free(stored);
     return file;
 }
 
+static gs_credential_times times_of(const gs_known_key *key) {
+    return (gs_credential_times){key->created_ms, key->expires_ms, key->revoked_ms};
+}
+
 bool gs_known_key_counts(const gs_known_key *key, int64_t now_ms) {
-    return !key->revoked_ms && (!key->expires_ms || now_ms < key->expires_ms);
+    return gs_credential_counts(times_of(key), now_ms);
 }
 
 const gs_known_key *gs_key_list_find(const gs_key_list *list, const gs_curve_key *shown) {
@@ -170,10 +164,6 @@ static gs_known_key *find_id(const gs_key_list *list, const char *id) {
 
 const gs_known_key *gs_key_list_find_id(const gs_key_list *list, const char *id) { return find_id(list, id); }
 
-static bool looks_like_id(const char *name) {
-    return strncmp(name, "k-", 2) == 0 && strlen(name) == 10 && strspn(name + 2, "0123456789abcdef") == 8;
-}
-
 // Of two that count: whether the holder of one could speak for the other, or people take one for the other.
 static bool clash(const gs_known_key *a, const gs_known_key *b) {
     if (!a->name[0] || !b->name[0]) return false;
@@ -184,18 +174,13 @@ static bool clash(const gs_known_key *a, const gs_known_key *b) {
     return (a->is_pool && gs_key_name_covers(a->name, true, b->name)) || (b->is_pool && gs_key_name_covers(b->name, true, a->name));
 }
 
-static int64_t ended_ms(const gs_known_key *key) {
-    if (!key->revoked_ms) return key->expires_ms;
-    return key->expires_ms && key->expires_ms < key->revoked_ms ? key->expires_ms : key->revoked_ms;
+static gs_credential_times times_at(const void *items, size_t index) {
+    return times_of((const gs_known_key *)items + index);
 }
 
 // False: all that are there count.
 static bool drop_earliest_ended(gs_key_list *list, int64_t now_ms) {
-    size_t earliest = list->count;
-    for (size_t i = 0; i < list->count; i++)
-        if (!gs_known_key_counts(&list->items[i], now_ms) &&
-            (earliest == list->count || ended_ms(&list->items[i]) < ended_ms(&list->items[earliest])))
-            earliest = i;
+    size_t earliest = gs_credential_earliest_ended(list->count, times_at, list->items, now_ms);
     if (earliest == list->count) return false;
     list->count--;
     memmove(&list->items[earliest], &list->items[earliest + 1], (list->count - earliest) * sizeof *list->items);
@@ -203,7 +188,7 @@ static bool drop_earliest_ended(gs_key_list *list, int64_t now_ms) {
 }
 
 gs_status gs_key_list_add(gs_key_list *list, gs_known_key *key, int64_t now_ms) {
-    if (looks_like_id(key->name))
+    if (gs_credential_looks_like_id(key->name, 'k'))
         return gs_error(GS_INVALID_ARGUMENT, "%s: a name that looks like an id would be taken for that key's", key->name);
     for (size_t i = 0; i < list->count; i++) {
         const gs_known_key *other = &list->items[i];
@@ -218,7 +203,7 @@ gs_status gs_key_list_add(gs_key_list *list, gs_known_key *key, int64_t now_ms) 
     gs_known_key *items = realloc(list->items, (list->count + 1) * sizeof *items);
     if (!items) return gs_error(GS_RESOURCE_EXHAUSTED, "keys: out of memory");
     list->items = items;
-    do snprintf(key->id, sizeof key->id, "k-%08x", (unsigned)gs_random_from_system());
+    do gs_credential_draw_id(key->id, 'k');
     while (gs_key_list_find_id(list, key->id));
     list->items[list->count++] = *key;
     return gs_ok();
@@ -285,10 +270,7 @@ gs_json *gs_known_key_view(const gs_known_key *key, int64_t now_ms) {
     gs_json_set_string(view, "name", key->name);
     gs_json_set_string(view, "role", gs_key_role_name(key->role));
     gs_json_set_bool(view, "pool", key->is_pool);
-    gs_json_set_string(view, "state", key->revoked_ms ? "revoked" : gs_known_key_counts(key, now_ms) ? "valid" : "expired");
     gs_json_set_string(view, "public", text);
-    gs_json_set_time(view, "created_at", key->created_ms);
-    if (key->expires_ms) gs_json_set_time(view, "expires_at", key->expires_ms);
-    if (key->revoked_ms) gs_json_set_time(view, "revoked_at", key->revoked_ms);
+    gs_credential_view(view, times_of(key), now_ms);
     return view;
 }

@@ -11,11 +11,12 @@
 
 #include "core/status.h"
 #include "rpc/json/json.h"
+#include "rpc/keys/credential.h"
 #include "rpc/keys/curve_key.h"
 #include "rpc/keys/key_file.h"
 #include "rpc/schema/role.h"
 
-enum { GS_KEYS_MOST = 20000, GS_KEY_ID_BYTES = 16 };
+enum { GS_KEYS_MOST = 20000, GS_KEY_ID_BYTES = GS_CREDENTIAL_ID_BYTES };
 
 typedef struct gs_known_key {
     char id[GS_KEY_ID_BYTES];  // "k-" and 8 hexadecimal digits
