@@ -76,14 +76,12 @@ static bool offer_bias_grad(gs_stream *stream, gs_cuda_product product, float *d
     return true;
 }
 
-static void run_linear_grads(gs_stream *stream, const gs_half_kernels *kernels, float *dweight,
-                             float *dbias, const gs_half *dy, const gs_half *x,
-                             const gs_matmul *shape) {
+// False: nothing was done.
+static bool offer_linear_grads(gs_stream *stream, gs_dtype dtype, float *dweight, float *dbias,
+                               const gs_half *dy, const gs_half *x, const gs_matmul *shape) {
     const gs_cuda_product product = {
-        .c = dweight, .a = dy, .b = x, .in = kernels->dtype, .out = GS_FP32, .shape = *shape};
-    if (offer_bias_grad(stream, product, dbias)) return;
-    kernels->matmul_grad(stream, dweight, dy, x, shape);
-    kernels->bias_backward(stream, dbias, dy, shape->k, shape->m, shape->beta != 0.0f);
+        .c = dweight, .a = dy, .b = x, .in = dtype, .out = GS_FP32, .shape = *shape};
+    return offer_bias_grad(stream, product, dbias);
 }
 
 void gs_cuda_bf16_matmul(gs_stream *stream, gs_half *c, const gs_half *a, const gs_half *b,
@@ -108,10 +106,14 @@ void gs_cuda_fp16_matmul_grad(gs_stream *stream, float *c, const gs_half *a, con
 
 void gs_cuda_bf16_linear_grads(gs_stream *stream, float *dweight, float *dbias, const gs_half *dy,
                                const gs_half *x, const gs_matmul *shape) {
-    run_linear_grads(stream, &gs_cuda_bf16_table, dweight, dbias, dy, x, shape);
+    if (offer_linear_grads(stream, GS_BF16, dweight, dbias, dy, x, shape)) return;
+    run_grad(stream, GS_BF16, dweight, dy, x, shape);
+    gs_cuda_bf16_bias_backward(stream, dbias, dy, shape->k, shape->m, shape->beta != 0.0f);
 }
 
 void gs_cuda_fp16_linear_grads(gs_stream *stream, float *dweight, float *dbias, const gs_half *dy,
                                const gs_half *x, const gs_matmul *shape) {
-    run_linear_grads(stream, &gs_cuda_fp16_table, dweight, dbias, dy, x, shape);
+    if (offer_linear_grads(stream, GS_FP16, dweight, dbias, dy, x, shape)) return;
+    run_grad(stream, GS_FP16, dweight, dy, x, shape);
+    gs_cuda_fp16_bias_backward(stream, dbias, dy, shape->k, shape->m, shape->beta != 0.0f);
 }

@@ -67,6 +67,7 @@ struct gs_cuda_products {
     cublasLtHandle_t handle;
     timing timing;
     bool same_bits;
+    int32_t num_sms;    // multiprocessors that algorithms are chosen for; 0: all
     float *bias_grads;  // owned, MOST_BIAS_GRADS; NULL: not chosen
     int num_candidates;  // at most this many are asked for
     void *workspace;     // the stream's scratch, or owned
@@ -166,10 +167,12 @@ static cublasStatus_t make_desc(const gs_cuda_products *products, plan *at,
     int32_t first = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = (uint32_t)lt_epilogue_of(product);
+    int32_t num_sms = products->num_sms;
     int64_t aux_stride = (int64_t)shape->stride_c;
     if (!error) error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_TRANSA, first);
     if (!error) error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_TRANSB, second);
     if (!error) error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (!error && num_sms) error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, num_sms);
     if (!error &&
         (product->epilogue == GS_EPILOGUE_BIAS_GELU || product->epilogue == GS_EPILOGUE_DGELU))
         error = SET(lt, at->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux_stride);
@@ -415,10 +418,12 @@ static gs_status time_candidates(gs_cuda_products *products, plan *at,
 // ---- gradients of biases
 
 static void sum_rows(gs_cuda_products *products, const gs_cuda_product *product) {
-    const gs_half_kernels *kernels =
-        product->in == GS_BF16 ? &gs_cuda_bf16_table : &gs_cuda_fp16_table;
-    kernels->bias_backward(&products->stream->base, products->bias_grads, product->a,
-                           product->shape.k, product->shape.m, false);
+    gs_stream *stream = &products->stream->base;
+    const size_t rows = product->shape.k, cols = product->shape.m;
+    if (product->in == GS_BF16)
+        gs_cuda_bf16_bias_backward(stream, products->bias_grads, product->a, rows, cols, false);
+    else
+        gs_cuda_fp16_bias_backward(stream, products->bias_grads, product->a, rows, cols, false);
 }
 
 // Of our own kernel, which would follow the product.
@@ -520,6 +525,14 @@ static timing read_timing(bool same_bits) {
     return value && strcmp(value, "all") == 0 ? TIME_ALL : TIME_LARGE;
 }
 
+// How many multiprocessors the library may count on: GRADSYNC_MATMUL_SMS, fewer than there are. The rest is for
+// collectives that run beside products.
+static int32_t read_num_sms(const gs_cuda_device *device) {
+    const char *value = getenv("GRADSYNC_MATMUL_SMS");
+    long count = value ? strtol(value, NULL, 10) : 0;
+    return count >= 1 && count < device->num_sms ? (int32_t)count : 0;
+}
+
 // How many algorithms take part: GRADSYNC_MATMUL_CANDIDATES, 1 to 32.
 static int read_num_candidates(void) {
     const char *value = getenv("GRADSYNC_MATMUL_CANDIDATES");
@@ -591,6 +604,7 @@ gs_status gs_cuda_products_open(gs_cuda_products **out, gs_cuda_stream *stream, 
     products->stream = stream;
     products->timing = read_timing(same_bits);
     products->same_bits = same_bits;
+    products->num_sms = read_num_sms(stream->device);
     products->num_candidates = read_num_candidates();
     products->plans = calloc(NUM_SLOTS, sizeof *products->plans);
     gs_status status = gs_ok();
@@ -629,6 +643,8 @@ void gs_cuda_products_describe(const gs_cuda_products *products, char *text, siz
         snprintf(text, text_bytes, "matmul=own");
         return;
     }
-    snprintf(text, text_bytes, "cublaslt=%zu choice=%s", products->version,
-             products->timing == TIME_NEVER ? "first" : "timed");
+    int used = snprintf(text, text_bytes, "cublaslt=%zu choice=%s", products->version,
+                        products->timing == TIME_NEVER ? "first" : "timed");
+    if (products->num_sms && used > 0 && (size_t)used < text_bytes)
+        snprintf(text + used, text_bytes - (size_t)used, " sms=%d", (int)products->num_sms);
 }

@@ -124,12 +124,24 @@ static gs_status reduce_on(const gs_rank_env *env) {
     return status;
 }
 
+static gs_status check_arena(comm_rank *self, const float *was) {
+    float now[COUNT];
+    GS_TRY(gs_device_download(self->device, now, gs_arena_data(self->arena), sizeof now));
+    if (memcmp(now, was, sizeof now) == 0) return gs_ok();
+    return gs_error(GS_DATA_LOSS, "the arena is %g …, was %g …", (double)now[0], (double)was[0]);
+}
+
 static gs_status connect_in_time(const gs_rank_env *env) {
+    float was[COUNT];
     comm_rank self;
     gs_status status = nccl_rank_open_device(&self, env, COUNT * sizeof(float));
     double seconds = strtod(env->arg, NULL);
+    for (int i = 0; i < COUNT; i++) was[i] = (float)(env->rank + i + 1);
+    if (!status.code)
+        status = gs_device_upload(self.device, gs_arena_data(self.arena), was, sizeof was);
     if (!status.code)
         status = nccl_rank_connect(&self, env, NULL, gs_deadline_in_seconds(seconds));
+    if (!status.code) status = check_arena(&self, was);
     if (!status.code) gs_rank_note(env, gs_comm_backend_reason(self.comm));
     if (!status.code) status = reduce_once(&self, 0, gs_deadline_in_seconds(FAR_SECONDS), false);
     comm_rank_close(&self);
@@ -604,6 +616,20 @@ static void the_arena_is_registered_alike_on_all_ranks(void **state) {
     assert_int_equal(unsetenv("GRADSYNC_NCCL_WINDOWS") | unsetenv("GRADSYNC_NCCL_REGISTRATION"), 0);
 }
 
+// In the arena too, whose numbers stay; with rank 0's word on the blocks of kernels.
+static void a_warm_arena_keeps_what_lies_in_it(void **state) {
+    (void)state;
+    skip_without_stand_in();
+    assert_int_equal(setenv("GRADSYNC_NCCL_WARM_ARENA", "1", 1), 0);
+    assert_int_equal(setenv("GRADSYNC_NCCL_MIN_CTAS", "2", 1), 0);
+    assert_int_equal(setenv("GRADSYNC_NCCL_MAX_CTAS", "2", 1), 0);
+    expect_registration("windows", "arena in a window");
+    expect_registration("", "arena registered");
+    assert_int_equal(unsetenv("GRADSYNC_NCCL_WARM_ARENA") | unsetenv("GRADSYNC_NCCL_MIN_CTAS") |
+                         unsetenv("GRADSYNC_NCCL_MAX_CTAS"),
+                     0);
+}
+
 static void after_200_failed_attempts_a_new_process_is_asked_for(void **state) {
     (void)state;
     skip_without_stand_in();
@@ -642,6 +668,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_abort_that_takes_long_is_said),
         cmocka_unit_test(a_clean_end_that_never_returns_ends_the_process),
         cmocka_unit_test(the_arena_is_registered_alike_on_all_ranks),
+        cmocka_unit_test(a_warm_arena_keeps_what_lies_in_it),
         cmocka_unit_test(after_200_failed_attempts_a_new_process_is_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

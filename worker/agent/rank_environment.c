@@ -51,7 +51,7 @@ static gs_status put(gs_rank_environment *environment, char *variable) {
 static bool is_usual(const char *variable) {
     static const char *const families[] = {"LC_",   "CUDA_",   "NVIDIA_", "NCCL_", "CUBLAS", "OPENBLAS_", "GOTO_", "OMP_",
                                            "HWLOC_", "IBV_",   "RDMAV_",  "UCX_",  "FI_",    "MALLOC_",   "ASAN_", "UBSAN_",
-                                           "LSAN_", "TSAN_",   "GRADSYNC_CUDA_", "GRADSYNC_MATMUL_", NULL};
+                                           "LSAN_", "TSAN_",   "GRADSYNC_CUDA_", "GRADSYNC_MATMUL_", "GRADSYNC_NCCL_", NULL};
     static const char *const names[] = {
         "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "RES_OPTIONS",
         // Read by the trainer itself.

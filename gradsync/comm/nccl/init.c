@@ -24,6 +24,8 @@ typedef struct peer_info {
     int32_t version;
     int32_t has_windows, has_registration;  // of memory of the library that lies in an arena
     int32_t num_multiprocessors;
+    int32_t warms_arena;                    // rank 0's counts
+    int32_t least_ctas, most_ctas;          // GRADSYNC_NCCL_MIN_CTAS, _MAX_CTAS; rank 0's count
     uint64_t arena_bytes;                   // 0: none
     char uuid[48];                          // of the GPU
     char host_id[64];                       // NCCL_HOSTID; "" when unset
@@ -72,6 +74,13 @@ static bool is_wanted(const char *variable) {
     return !value || strcmp(value, "0") != 0;
 }
 
+// 0: unset, or no number of blocks.
+static int32_t read_ctas(const char *variable) {
+    const char *value = getenv(variable);
+    long ctas = value ? strtol(value, NULL, 10) : 0;
+    return ctas >= 1 && ctas <= MOST_CTAS ? (int32_t)ctas : 0;
+}
+
 static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     gs_device_facts facts;
     const char *name = gs_device_name(nccl->device), *host_id = getenv("NCCL_HOSTID");
@@ -79,6 +88,10 @@ static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     GS_TRY(gs_cuda_device_facts(&facts, colon ? (int)strtol(colon + 1, NULL, 10) : 0));
     mine->version = gs_nccl_library_version(nccl->library);
     mine->num_multiprocessors = facts.num_multiprocessors;
+    const char *warms = getenv("GRADSYNC_NCCL_WARM_ARENA");
+    mine->warms_arena = warms && strcmp(warms, "1") == 0;
+    mine->least_ctas = read_ctas("GRADSYNC_NCCL_MIN_CTAS");
+    mine->most_ctas = read_ctas("GRADSYNC_NCCL_MAX_CTAS");
     mine->has_registration =
         gs_nccl_has_registration(nccl->library) && is_wanted("GRADSYNC_NCCL_REGISTRATION");
     mine->has_windows = gs_nccl_has_windows(nccl->library) && is_wanted("GRADSYNC_NCCL_WINDOWS") &&
@@ -136,19 +149,27 @@ static int most_ctas_of(const gs_nccl_comm *nccl, const peer_info *peers) {
     return most < 1 ? 1 : most > MOST_CTAS ? MOST_CTAS : most;
 }
 
-static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_nccl_id *id, int most_ctas,
+// What rank 0's environment asks for, as far as all kernels still fit: products beside them have the rest.
+static gs_nccl_ctas ctas_of(const gs_nccl_comm *nccl, const peer_info *peers) {
+    const int fit = most_ctas_of(nccl, peers), asked = peers[0].most_ctas;
+    gs_nccl_ctas ctas = {.least = peers[0].least_ctas, .most = asked && (!fit || asked < fit) ? asked : fit};
+    if (ctas.most && ctas.least > ctas.most) ctas.least = ctas.most;
+    return ctas;
+}
+
+static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_nccl_id *id, gs_nccl_ctas ctas,
                                gs_deadline deadline) {
     gs_nccl_lane *lane = &nccl->lanes[0];
     gs_status status = gs_nccl_begin_init(nccl->library, &lane->handle, id, nccl->rank,
-                                          nccl->world_size, most_ctas);
+                                          nccl->world_size, ctas);
     if (!status.code) status = gs_nccl_settle(lane, "ncclCommInitRankConfig", deadline);
     return gs_status_prefix(status, "NCCL communicator");
 }
 
-static gs_status split_off(gs_nccl_lane *parent, gs_nccl_lane *lane, int most_ctas,
+static gs_status split_off(gs_nccl_lane *parent, gs_nccl_lane *lane, gs_nccl_ctas ctas,
                            gs_deadline deadline) {
     const gs_nccl_comm *nccl = lane->comm;
-    GS_TRY(gs_nccl_begin_split(nccl->library, parent->handle, &lane->handle, nccl->rank, most_ctas));
+    GS_TRY(gs_nccl_begin_split(nccl->library, parent->handle, &lane->handle, nccl->rank, ctas));
     GS_TRY(gs_nccl_settle(parent, "ncclCommSplit", deadline));
     if (!lane->handle) return gs_error(GS_INTERNAL, "ncclCommSplit gave no communicator");
     return gs_nccl_settle(lane, "ncclCommSplit", deadline);
@@ -199,11 +220,11 @@ static gs_status warm_up(gs_nccl_lane *lane, gs_deadline deadline) {
     return add_and_check(lane, largest, deadline);
 }
 
-static gs_status open_lanes(gs_nccl_comm *nccl, int most_ctas, gs_deadline deadline) {
+static gs_status open_lanes(gs_nccl_comm *nccl, gs_nccl_ctas ctas, gs_deadline deadline) {
     GS_TRY(warm_up(&nccl->lanes[0], deadline));
     for (int i = 1; i < nccl->num_lanes; i++) {
         gs_nccl_lane *lane = &nccl->lanes[i];
-        gs_status status = split_off(&nccl->lanes[0], lane, most_ctas, deadline);
+        gs_status status = split_off(&nccl->lanes[0], lane, ctas, deadline);
         if (!status.code) status = warm_up(lane, deadline);
         GS_TRY(gs_status_prefix(status, "lane %d", i));
     }
@@ -252,6 +273,29 @@ static gs_status register_arena(gs_nccl_lane *lane, gs_stages *stages, const pee
     return gs_status_prefix(status, "arena (GRADSYNC_NCCL_REGISTRATION=0 leaves it unregistered)");
 }
 
+// The same in the arena, whose paths are others: at its head, which is put back behind it. What a survivor still has
+// to apply lies there, so rank 0's GRADSYNC_NCCL_WARM_ARENA=1 asks for it.
+static gs_status warm_arena(gs_nccl_lane *lane, const peer_info *peers, gs_deadline deadline) {
+    const gs_nccl_comm *nccl = lane->comm;
+    const gs_kernels *kernels = gs_device_kernels(nccl->device);
+    gs_nccl_target target = gs_nccl_target_of(lane);
+    size_t bytes = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
+    if (!peers[0].warms_arena || (!lane->window && !lane->registration)) return gs_ok();
+    for (int i = 0; i < nccl->world_size; i++)
+        if (peers[i].arena_bytes < bytes) bytes = (size_t)peers[i].arena_bytes;
+    void *head = gs_arena_data(nccl->arena);
+    bytes -= bytes % sizeof(float);
+    if (!bytes) return gs_ok();
+    gs_stream_follow(lane->stream, gs_device_stream(nccl->device));
+    kernels->copy(lane->stream, lane->staging, head, bytes);
+    GS_TRY(gs_nccl_allreduce(&target, head, head, bytes / sizeof(float), GS_FP32, GS_OP_SUM));
+    GS_TRY(gs_nccl_settle(lane, "the arena's first all-reduce", deadline));
+    kernels->copy(lane->stream, head, lane->staging, bytes);
+    gs_event_record(nccl->next_anchor, lane->stream);
+    GS_TRY(wait_event(lane, nccl->next_anchor, "the arena's first all-reduce", deadline));
+    return gs_stream_wait(lane->stream, deadline);
+}
+
 // Peers that wait for this rank inside the library see its connections close, and come to hear why.
 static void abandon(gs_nccl_comm *nccl, gs_status why) {
     gs_nccl_fail(nccl, why, &(gs_comm_failure){.reporter = nccl->rank, .bucket = -1});
@@ -261,14 +305,19 @@ static void abandon(gs_nccl_comm *nccl, gs_status why) {
 static gs_status bring_up(gs_nccl_comm *nccl, gs_stages *stages, const peer_info *peers,
                           const char **how, gs_deadline deadline) {
     gs_nccl_library_log(nccl->library);
-    int most_ctas = most_ctas_of(nccl, peers);
-    gs_status connected = connect_ranks(nccl, &peers[0].id, most_ctas, deadline);
+    const gs_nccl_ctas ctas = ctas_of(nccl, peers);
+    gs_status connected = connect_ranks(nccl, &peers[0].id, ctas, deadline);
     GS_TRY(gs_stages_meet(stages, "NCCL communicator", connected, NULL, NULL, 0));
-    gs_status opened = open_lanes(nccl, most_ctas, deadline);
+    gs_status opened = open_lanes(nccl, ctas, deadline);
     if (opened.code) abandon(nccl, opened);
     GS_TRY(gs_stages_meet(stages, "NCCL", opened, NULL, NULL, 0));
     for (int i = 0; i < nccl->num_lanes; i++)
         GS_TRY(register_arena(&nccl->lanes[i], stages, peers, how, deadline));
+    gs_status warmed = gs_ok();
+    for (int i = 0; i < nccl->num_lanes && !warmed.code; i++)
+        warmed = warm_arena(&nccl->lanes[i], peers, deadline);
+    if (warmed.code) abandon(nccl, warmed);
+    GS_TRY(gs_stages_meet(stages, "NCCL arena", warmed, NULL, NULL, 0));
     GS_TRY(gs_nccl_anchor_clock(nccl, deadline));
     if (nccl->anchor_ns) return gs_ok();
     return gs_error(GS_DEADLINE_EXCEEDED, "%s did not come to an event in time",

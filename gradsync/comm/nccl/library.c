@@ -44,7 +44,8 @@ extern char **environ;
     X(ncclCommWindowRegister)                                                                      \
     X(ncclCommWindowDeregister)                                                                    \
     X(ncclCommRevoke)                                                                              \
-    X(ncclCommSplit)
+    X(ncclCommSplit)                                                                               \
+    X(ncclCommShrink)
 
 struct gs_nccl_library {
     gs_library *object;
@@ -162,12 +163,13 @@ void gs_nccl_library_log(const gs_nccl_library *library) {
         if (strncmp(*variable, "NCCL_", 5) == 0)
             gs_strbuf_printf(&set, "%s%s", set.len ? " " : "", *variable);
     }
-    gs_log_info("NCCL", "version=%s memory=%s registration=%s windows=%s split=%s revoke=%s "
+    gs_log_info("NCCL", "version=%s memory=%s registration=%s windows=%s split=%s shrink=%s revoke=%s "
                 "environment=%s",
                 version, library->ncclMemAlloc ? "yes" : "no",
                 library->ncclCommRegister ? "yes" : "no",
                 library->ncclCommWindowRegister ? "yes" : "no",
-                library->ncclCommSplit ? "yes" : "no", library->ncclCommRevoke ? "yes" : "no",
+                library->ncclCommSplit ? "yes" : "no",
+                library->ncclCommShrink ? "yes" : "no", library->ncclCommRevoke ? "yes" : "no",
                 gs_log_quote(quoted, sizeof quoted, set.len ? set.text : ""));
     gs_strbuf_release(&set);
 }
@@ -216,16 +218,18 @@ gs_status gs_nccl_make_id(const gs_nccl_library *library, gs_nccl_id *id) {
     return status;
 }
 
-static ncclConfig_t config_of(int most_ctas) {
+static ncclConfig_t config_of(gs_nccl_ctas ctas) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    if (most_ctas) config.maxCTAs = most_ctas;
+    if (ctas.least) config.minCTAs = ctas.least;
+    if (ctas.most) config.maxCTAs = ctas.most;
     return config;
 }
 
 gs_status gs_nccl_begin_init(const gs_nccl_library *library, gs_nccl_handle **handle,
-                             const gs_nccl_id *id, int rank, int world_size, int most_ctas) {
-    ncclConfig_t config = config_of(most_ctas);
+                             const gs_nccl_id *id, int rank, int world_size,
+                             gs_nccl_ctas ctas) {
+    ncclConfig_t config = config_of(ctas);
     ncclUniqueId unique;
     memcpy(unique.internal, id->bytes, sizeof unique.internal);
     return check(library, NULL,
@@ -238,9 +242,9 @@ bool gs_nccl_has_split(const gs_nccl_library *library) {
 }
 
 gs_status gs_nccl_begin_split(const gs_nccl_library *library, gs_nccl_handle *parent,
-                              gs_nccl_handle **handle, int rank, int most_ctas) {
+                              gs_nccl_handle **handle, int rank, gs_nccl_ctas ctas) {
     if (!library->ncclCommSplit) return lacks(library, "ncclCommSplit");
-    ncclConfig_t config = config_of(most_ctas);
+    ncclConfig_t config = config_of(ctas);
     return check(library, parent, library->ncclCommSplit(parent, 0, rank, handle, &config),
                  "ncclCommSplit");
 }

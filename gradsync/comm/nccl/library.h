@@ -38,17 +38,22 @@ GS_NODISCARD gs_status gs_nccl_alloc(const gs_nccl_library *library, void **memo
 void gs_nccl_free(const gs_nccl_library *library, void *memory);
 
 GS_NODISCARD gs_status gs_nccl_make_id(const gs_nccl_library *library, gs_nccl_id *id);
+// Blocks that a kernel of a communicator has; 0: the library's own limit.
+typedef struct gs_nccl_ctas {
+    int least, most;
+} gs_nccl_ctas;
+
 // Non-blocking, on the current device. *handle is set as soon as the call returns ok.
-//   most_ctas  blocks that a kernel of it may have; 0: the library's own limit
 GS_NODISCARD gs_status gs_nccl_begin_init(const gs_nccl_library *library, gs_nccl_handle **handle,
                                           const gs_nccl_id *id, int rank, int world_size,
-                                          int most_ctas);
+                                          gs_nccl_ctas ctas);
 // One more of the same ranks, with nothing in common; a call of all of them together, on a `parent` that does
 // nothing else. Goes on behind our back in both: `parent` is to be asked first, and *handle, which must stay
 // where it is, may be set only when that one has settled. UNIMPLEMENTED in versions without (2.18).
 bool gs_nccl_has_split(const gs_nccl_library *library);
 GS_NODISCARD gs_status gs_nccl_begin_split(const gs_nccl_library *library, gs_nccl_handle *parent,
-                                           gs_nccl_handle **handle, int rank, int most_ctas);
+                                           gs_nccl_handle **handle, int rank,
+                                           gs_nccl_ctas ctas);
 // What happened behind our back: an error, or that the last call still goes on.
 GS_NODISCARD gs_status gs_nccl_query(const gs_nccl_library *library, gs_nccl_handle *handle,
                                      bool *in_progress);
