@@ -20,7 +20,7 @@ typedef struct gs_performer {
     gs_observer *observer;
     gs_trace *trace;  // NULL: none
     gs_sweeper *sweeper;
-    const gs_marked_root *marked_root;  // borrowed; NULL: it is there
+    gs_marked_root *marked_root;  // borrowed; NULL: it is there
     gs_purges *purges;
     // No message holds this order: nobody has got it. The effect is there for the call.
     void (*too_large)(void *owner, const gs_effect *effect, gs_status status);

@@ -25,7 +25,7 @@ typedef struct file_work {
     gs_work work;
     gs_trace *trace;  // borrowed; may be NULL
     gs_sweeper *sweeper;  // borrowed; of sweeps
-    const gs_marked_root *marked;  // borrowed; may be NULL
+    gs_marked_root *marked;  // borrowed; may be NULL
     gs_purges *purges;    // borrowed; of purges
     char job_text[GS_JOB_ID_LEN], cluster[GS_CLUSTER_ID_LEN];
     gs_job_savers savers;  // what others left, and nobody told of, is not the job's
@@ -63,11 +63,14 @@ static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job
     return it;
 }
 
-static gs_status verify(gs_write *base, gs_job_store *store) {
-    (void)store;
-    const file_work *it = (const file_work *)base;
+// Where something is not there, nor is the mark, the disk has gone.
+static gs_status is_missing(const file_work *it, gs_status status) {
+    if (status.code == GS_NOT_FOUND) GS_TRY(gs_marked_root_confirm(it->marked));
+    return status;
+}
+
+static gs_status read_whole(const file_work *it) {
     char path[PATH_LEN + 300];
-    GS_TRY(gs_marked_root_check(it->marked));
     snprintf(path, sizeof path, "%s/MANIFEST.json", it->path);
     GS_TRY(gs_file_verify(path, -1, it->report.manifest_digest));
     for (size_t i = 0; i < it->report.num_files; i++) {
@@ -78,6 +81,13 @@ static gs_status verify(gs_write *base, gs_job_store *store) {
         GS_TRY(gs_file_verify(path, file->bytes, file->digest));
     }
     return gs_ok();
+}
+
+static gs_status verify(gs_write *base, gs_job_store *store) {
+    (void)store;
+    const file_work *it = (const file_work *)base;
+    GS_TRY(gs_marked_root_check(it->marked));
+    return is_missing(it, read_whole(it));
 }
 
 gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const char *directory,
@@ -138,7 +148,7 @@ static gs_status look_at_parts(gs_write *base, gs_job_store *store) {
     gs_json *manifest = NULL;
     uint64_t bytes = 0;
     GS_TRY(gs_marked_root_check(it->marked));
-    GS_TRY(commit(&manifest, &bytes, it, it->path));
+    GS_TRY(is_missing(it, commit(&manifest, &bytes, it, it->path)));
     read_manifest(&it->work.found, manifest, bytes);
     gs_json_release(manifest);
     return gs_ok();
@@ -182,7 +192,7 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     file_work *it = (file_work *)base;
     GS_TRY(gs_marked_root_check(it->marked));
     DIR *list = opendir(it->path);
-    if (!list && errno == ENOENT) return it->has_checkpoints ? is_not_there(it) : gs_ok();
+    if (!list && errno == ENOENT) return it->has_checkpoints ? is_not_there(it) : gs_marked_root_confirm(it->marked);
     if (!list) return gs_error_from_errno(errno, "%s", it->path);
     const struct dirent *entry;
     while ((errno = 0, entry = readdir(list))) {
@@ -229,6 +239,7 @@ static gs_status check(gs_write *base, gs_job_store *store) {
         if (access(path, F_OK) == 0) continue;
         if (errno != ENOENT && errno != ENOTDIR) return gs_error_from_errno(errno, "%s", path);
         if (gs_file_is_gone(it->path)) return is_not_there(it);
+        GS_TRY(gs_marked_root_confirm(it->marked));
         gs_trace_missing(it->trace, path);
         gs_work_add_name(&it->work, it->known[i]);
     }
@@ -271,6 +282,7 @@ static gs_status look_for_life(gs_write *base, gs_job_store *store) {
     const gs_fence theirs = {it->cluster, life->generation};
     int64_t number = 0;
     GS_FAILPOINT("life.look");
+    GS_TRY(gs_marked_root_check(it->marked));
     GS_TRY(touch_directory(it->path));
     GS_TRY(gs_fence_stands(&life->stands, it->path, &theirs));
     GS_TRY(gs_life_sign_read(&number, it->path, &theirs));
@@ -297,7 +309,8 @@ static gs_status remove_checkpoint(gs_write *base, gs_job_store *store) {
     (void)store;
     const file_work *it = (const file_work *)base;
     GS_TRY(gs_marked_root_check(it->marked));
-    return gs_file_remove_checkpoint(it->path);
+    gs_status status = gs_file_remove_checkpoint(it->path);
+    return status.code == GS_NOT_FOUND ? gs_marked_root_confirm(it->marked) : status;
 }
 
 gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *job, const char *directory) {
@@ -311,8 +324,10 @@ static gs_status remove_parts(gs_write *base, gs_job_store *store) {
     char manifest[PATH_LEN + 20];
     snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", it->path);
     // A rank may have made a checkpoint of it by itself, or nobody can tell: the next start adopts it.
-    gs_status status = gs_directory_refuse_links(it->path, 2);
-    if (!status.code && gs_file_is_gone(manifest)) status = gs_file_remove_tree(it->path);
+    gs_status status = gs_marked_root_check(it->marked);
+    if (!status.code && gs_file_is_gone(it->path)) status = gs_marked_root_confirm(it->marked);
+    if (!status.code) status = gs_directory_refuse_links(it->path, 2);
+    if (!status.code && gs_file_is_gone(manifest)) status = gs_file_remove_tree(it->path, 2);
     if (status.code) gs_log_warn("parts not removed", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }
@@ -324,7 +339,8 @@ gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, 
 static gs_status sweep(gs_write *base, gs_job_store *store) {
     (void)store;
     const file_work *it = (const file_work *)base;
-    gs_status status = gs_sweeper_run(it->sweeper, it->path, gs_now_ns());
+    gs_status status = gs_marked_root_check(it->marked);
+    if (!status.code) status = gs_sweeper_run(it->sweeper, it->path, gs_now_ns());
     if (status.code) gs_log_warn("not swept", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }

@@ -13,7 +13,7 @@ typedef struct gs_file_root {
     const char *checkpoints_dir;  // of all jobs
     gs_trace *trace;              // told what was found; NULL: none
     gs_sweeper *sweeper;
-    const gs_marked_root *marked;  // NULL: it is there
+    gs_marked_root *marked;  // NULL: it is there
 } gs_file_root;
 
 // All are of `job`, below its own directory there. UNAVAILABLE where `marked` is away: nothing is found missing there.

@@ -29,7 +29,7 @@ DIR *__real_opendir(const char *path);
 DIR *__wrap_opendir(const char *path);
 gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
 gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest);
-gs_status __wrap_gs_file_remove_tree(const char *path);
+gs_status __wrap_gs_file_remove_tree(const char *path, int levels);
 gs_status __wrap_gs_file_remove_checkpoint(const char *path);
 gs_status __real_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
 gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
@@ -139,7 +139,8 @@ gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *dig
     return gs_ok();
 }
 
-gs_status __wrap_gs_file_remove_tree(const char *path) {
+gs_status __wrap_gs_file_remove_tree(const char *path, int levels) {
+    (void)levels;
     stage_note_write("remove", below_checkpoints(path));
     return gs_ok();
 }

@@ -56,7 +56,15 @@ gs_left_mark *gs_left_mark_create(gs_writer *writer, gs_marked_root *root, const
 void gs_left_mark_destroy(gs_left_mark *mark) { free(mark); }
 
 void gs_left_mark_tick(gs_left_mark *mark, int64_t now_ns) {
-    if (!mark || mark->is_left || mark->is_asked || now_ns < mark->again_ns) return;
+    if (!mark || mark->is_asked) return;
+    gs_status away = mark->is_left ? gs_marked_root_check(mark->root) : gs_ok();
+    if (away.code) {  // it went while this life was there
+        tell(mark, true, away);
+        mark->is_left = false;
+        mark->is_away = true;
+        mark->again_ns = now_ns + AWAY_AGAIN_NS;
+    }
+    if (mark->is_left || now_ns < mark->again_ns) return;
     mark->is_asked = true;
     mark->base = (gs_write){.run = leave, .done = was_left, .lane = GS_LANE_LOOKS, .is_unnumbered = true};
     gs_writer_submit(mark->writer, &mark->base);

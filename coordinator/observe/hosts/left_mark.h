@@ -1,6 +1,6 @@
 // The mark of this life of the coordinator among the checkpoints (rpc/checkpoint/place_mark.h): left behind readiness, on the thread
 // of looks and before any of them, and where that failed (a full disk) again each minute, or every few seconds where the disk is
-// away. Before it is there no worker can find it, and what one says of another directory says nothing.
+// away, from the start on or since somebody has missed something there. Before it is there no worker can find it, and what one says of another directory says nothing.
 #ifndef COORDINATOR_OBSERVE_HOSTS_LEFT_MARK_H
 #define COORDINATOR_OBSERVE_HOSTS_LEFT_MARK_H
 

@@ -3,17 +3,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/directory.h"
-
 #define READ_BYTES (1 << 20)
 #define MOST_WALKS 8
+#define MOST_DEPTH 100  // directories that are open at a time; what is deeper no save has made
 
 // What an EIO is of: of bytes that are lost, or of a disk that is away for a moment. Who asks again finds out.
 static gs_status error_of_read(int error_number, const char *path) {
@@ -73,56 +72,118 @@ bool gs_file_is_gone(const char *path) {
     return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-static _Thread_local const atomic_bool *ends_walk;  // a walk has no context
-
-// What another has removed is as it should be.
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *at) {
-    (void)info;
-    (void)type;
-    (void)at;
-    if (ends_walk && atomic_load(ends_walk)) {
-        errno = ECANCELED;
-        return -1;
+// The directory that holds the last of `levels` names of a path, by descriptors: no link in the place of one of these names is
+// followed, also not one that somebody puts there meanwhile. What is above them is the operator's word.
+static gs_status open_parent(int *parent, char name[NAME_MAX + 1], const char *path, int levels) {
+    char above[PATH_MAX];
+    const char *rest = path + strlen(path);
+    for (int i = 0; i < levels; i++)
+        while (rest > path && *--rest != '/') continue;
+    if (rest == path || strlen(path) >= sizeof above) return gs_error(GS_INVALID_ARGUMENT, "%s: is no path to remove", path);
+    snprintf(above, sizeof above, "%.*s", (int)(rest - path), path);
+    int at = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (at >= 0) {
+        size_t bytes = strcspn(++rest, "/");
+        if (bytes == 0 || bytes > NAME_MAX) {
+            close(at);
+            return gs_error(GS_INVALID_ARGUMENT, "%s: is no path to remove", path);
+        }
+        snprintf(name, NAME_MAX + 1, "%.*s", (int)bytes, rest);
+        rest += bytes;
+        if (!*rest) break;
+        int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), failed = errno;
+        close(at);
+        errno = failed;
+        at = next;
     }
-    return remove(path) == 0 || errno == ENOENT ? 0 : -1;
+    *parent = at;
+    if (at >= 0) return gs_ok();
+    if (errno == ELOOP || errno == ENOTDIR) return gs_error(GS_PERMISSION_DENIED, "%s: a name in it is a link, or no directory", path);
+    return gs_error_from_errno(errno, "remove %s", path);
 }
 
-// A walk ends early where a directory that it has come to is gone, or has got something behind it: then there is another.
-gs_status gs_file_remove_tree(const char *path) {
+// One that is of nothing, or of what another has removed, is as it should be. Returns what failed, of errno.
+static int remove_entry(int parent, const char *name, const atomic_bool *stopping, int depth);
+
+static int remove_entries(DIR *list, const atomic_bool *stopping, int depth) {
+    for (const struct dirent *entry; (errno = 0, entry = readdir(list));) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        int failed = remove_entry(dirfd(list), entry->d_name, stopping, depth + 1);
+        if (failed) return failed;
+    }
+    return errno;
+}
+
+static int remove_entry(int parent, const char *name, const atomic_bool *stopping, int depth) {
+    if (stopping && atomic_load(stopping)) return ECANCELED;
+    if (depth > MOST_DEPTH) return ENAMETOOLONG;
+    int directory = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    // A link, a file, a pipe: the name alone.
+    if (directory < 0 && (errno == ENOTDIR || errno == ELOOP))
+        return unlinkat(parent, name, 0) == 0 || errno == ENOENT ? 0 : errno;
+    if (directory < 0) return errno == ENOENT ? 0 : errno;
+    DIR *list = fdopendir(directory);
+    if (!list) {
+        int failed = errno;
+        close(directory);
+        return failed;
+    }
+    int failed = remove_entries(list, stopping, depth);
+    closedir(list);
+    if (failed) return failed;
+    return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+// Somebody puts things there, or exchanges them, while they are removed: then the walk begins anew.
+static bool has_changed(int failed) {
+    return failed == ENOTEMPTY || failed == EEXIST || failed == EISDIR || failed == ENOTDIR;
+}
+
+static gs_status remove_all(int parent, const char *name, const char *path, const atomic_bool *stopping) {
     for (int walks = 0; walks < MOST_WALKS; walks++) {
-        int failed = nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : errno;
-        if (!failed || gs_file_is_gone(path)) return gs_ok();
+        int failed = remove_entry(parent, name, stopping, 0);
+        if (!failed) return gs_ok();
         if (failed == ECANCELED) return gs_error(GS_CANCELLED, "remove %s: the process ends", path);
-        if (failed != ENOENT && failed != ENOTEMPTY && failed != EEXIST) return gs_error_from_errno(failed, "remove %s", path);
+        if (!has_changed(failed)) return gs_error_from_errno(failed, "remove %s", path);
     }
     return gs_error(GS_UNAVAILABLE, "remove %s: it changes all the time", path);
 }
 
-gs_status gs_file_remove_tree_unless(const char *path, const atomic_bool *stopping) {
-    ends_walk = stopping;
-    gs_status status = gs_file_remove_tree(path);
-    ends_walk = NULL;
+static gs_status remove_tree(const char *path, int levels, const atomic_bool *stopping) {
+    int parent;
+    char name[NAME_MAX + 1];
+    gs_status status = open_parent(&parent, name, path, levels);
+    if (status.code) return status.code == GS_NOT_FOUND ? gs_ok() : status;
+    status = remove_all(parent, name, path, stopping);
+    close(parent);
     return status;
 }
 
-static gs_status sync_directory(const char *path) {
-    int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0) return gs_error_from_errno(errno, "open %s", path);
-    gs_status status = fsync(directory) == 0 ? gs_ok() : gs_error_from_errno(errno, "sync %s", path);
+gs_status gs_file_remove_tree(const char *path, int levels) { return remove_tree(path, levels, NULL); }
+
+gs_status gs_file_remove_tree_unless(const char *path, const atomic_bool *stopping) { return remove_tree(path, 1, stopping); }
+
+static gs_status remove_manifest(int parent, const char *name, const char *path) {
+    int directory = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (directory < 0 && (errno == ELOOP || errno == ENOTDIR))
+        return gs_error(GS_PERMISSION_DENIED, "%s: is a link, or no directory", path);
+    if (directory < 0) return gs_error_from_errno(errno, "remove %s", path);
+    gs_status status = gs_ok();
+    if (unlinkat(directory, "MANIFEST.json", 0) != 0 && errno != ENOENT)
+        status = gs_error_from_errno(errno, "remove %s/MANIFEST.json", path);
+    if (!status.code && fsync(directory) != 0) status = gs_error_from_errno(errno, "sync %s", path);
     close(directory);
     return status;
 }
 
 gs_status gs_file_remove_checkpoint(const char *directory) {
-    char manifest[2300];
-    GS_TRY(gs_directory_refuse_links(directory, 2));
-    snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", directory);
-    if (unlink(manifest) != 0 && errno != ENOENT) {
-        return gs_error_from_errno(errno, "remove %s", manifest);
-    }
-    if (gs_file_is_gone(directory)) return gs_ok();
-    GS_TRY(sync_directory(directory));
-    return gs_file_remove_tree(directory);
+    int parent;
+    char name[NAME_MAX + 1];
+    GS_TRY(open_parent(&parent, name, directory, 2));
+    gs_status status = remove_manifest(parent, name, directory);
+    if (!status.code) status = remove_all(parent, name, directory, NULL);
+    close(parent);
+    return status;
 }
 
 gs_status gs_file_make_directory(const char *path) {

@@ -15,7 +15,7 @@ struct gs_marked_root {
     char file[1200];  // which one was marked
     char path[GS_ROOT_PATH_LEN], given[GS_ROOT_PATH_LEN], cluster[48];
     uint64_t life;
-    bool was_marked;  // by a life of this cluster, and nobody says that it is a new one
+    atomic_bool was_marked;  // by a life of this cluster, and nobody says that it is a new one
     atomic_bool is_away;
 };
 
@@ -51,7 +51,7 @@ gs_marked_root *gs_marked_root_create(const gs_marked_root_options *options) {
     snprintf(root->cluster, sizeof root->cluster, "%s", options->cluster);
     root->life = options->life;
     gs_json *marked = read_marked(root->file);
-    root->was_marked = !options->is_new && is_text(marked, "path", root->path) && is_text(marked, "cluster", root->cluster);
+    atomic_init(&root->was_marked, !options->is_new && is_text(marked, "path", root->path) && is_text(marked, "cluster", root->cluster));
     gs_json_release(marked);
     return root;
 }
@@ -76,12 +76,13 @@ static gs_status note_marked(gs_marked_root *root) {
 }
 
 gs_status gs_marked_root_leave(gs_marked_root *root) {
-    gs_status status = root->was_marked ? look_for_mark(root) : gs_directory_make(root->path, 0700);
-    atomic_store(&root->is_away, root->was_marked && status.code);
+    bool was_marked = atomic_load(&root->was_marked);
+    gs_status status = was_marked ? look_for_mark(root) : gs_directory_make(root->path, 0700);
+    atomic_store(&root->is_away, was_marked && status.code);
     if (!status.code) status = gs_place_mark_leave(root->path, root->cluster, root->life);
-    if (status.code || root->was_marked) return status;
+    if (status.code || was_marked) return status;
     GS_TRY(note_marked(root));
-    root->was_marked = true;
+    atomic_store(&root->was_marked, true);
     return gs_ok();
 }
 
@@ -90,4 +91,12 @@ gs_status gs_marked_root_check(const gs_marked_root *root) {
     return gs_error(GS_UNAVAILABLE,
                     "the directory of checkpoints is not the one that was marked, its disk may be away (a start with --new-checkpoints "
                     "takes it as it is): %.200s", root->path);
+}
+
+gs_status gs_marked_root_confirm(gs_marked_root *root) {
+    GS_TRY(gs_marked_root_check(root));
+    if (!root || !atomic_load(&root->was_marked)) return gs_ok();
+    gs_status status = look_for_mark(root);
+    if (status.code) atomic_store(&root->is_away, true);
+    return status;
 }

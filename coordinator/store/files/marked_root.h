@@ -29,6 +29,9 @@ gs_marked_root *gs_marked_root_create(const gs_marked_root_options *options);  /
 void gs_marked_root_destroy(gs_marked_root *root);                             // NULL is fine
 // Leaves the mark of this life: waits for the disk. UNAVAILABLE: it is not there.
 GS_NODISCARD gs_status gs_marked_root_leave(gs_marked_root *root);
+// Any thread that may wait for the disk: something was not found there. Reads the mark: UNAVAILABLE where that is not there either,
+// and from then on, until it is left again. Of NULL, and of one that was never marked, what is not there is gone.
+GS_NODISCARD gs_status gs_marked_root_confirm(gs_marked_root *root);
 // Any thread: UNAVAILABLE while the last look did not find it. Of NULL it is there.
 GS_NODISCARD gs_status gs_marked_root_check(const gs_marked_root *root);
 

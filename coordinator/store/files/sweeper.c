@@ -106,7 +106,7 @@ static void look_at(gs_sweeper *sweeper, const char *path, int64_t now_ns) {
     snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", path);
     if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) || !gs_file_is_gone(manifest)) return;
     if (note(sweeper, path, last_change(path, info.st_ctim), now_ns) < sweeper->age_ns) return;
-    gs_status status = gs_file_remove_tree(path);
+    gs_status status = gs_file_remove_tree(path, 2);
     gs_log_info("garbage removed", "path=%s result=%s", path, gs_code_name(status.code));
 }
 

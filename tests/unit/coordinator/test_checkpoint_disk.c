@@ -252,7 +252,7 @@ static void a_directory_is_closed_to_ranks_that_leave_no_new_sign(void **state) 
     // No rank of the next one has been there.
     life = look(&files, job_of(play), (gs_life_look){.generation = 4});
     assert_false(life.stands || life.is_raised);
-    assert_ok(gs_file_remove_tree(path));
+    assert_ok(gs_file_remove_tree(path, 1));
     rmdir(root);
 }
 

@@ -63,10 +63,26 @@ int __real_remove(const char *path);
 int __wrap_remove(const char *path);
 int __real_unlink(const char *path);
 int __wrap_unlink(const char *path);
+int __real_unlinkat(int directory, const char *name, int flags);
+int __wrap_unlinkat(int directory, const char *name, int flags);
+
+// Somebody else exchanges a directory for a link, behind the first file that goes out of it. Both names; NULL: nobody does.
+static const char *exchanged, *leads_to;
+
+static void exchange(void) {
+    char aside[700];
+    const char *path = exchanged;
+    if (!path) return;
+    exchanged = NULL;
+    snprintf(aside, sizeof aside, "%s.aside", path);
+    assert_int_equal(rename(path, aside), 0);
+    assert_int_equal(symlink(leads_to, path), 0);
+}
 
 int __wrap_remove(const char *path) {
     count_removal();
     int removed = __real_remove(path);
+    exchange();
     if (!others_are_first || removed != 0) return removed;
     errno = ENOENT;
     return -1;
@@ -75,6 +91,15 @@ int __wrap_remove(const char *path) {
 int __wrap_unlink(const char *path) {
     count_removal();
     return __real_unlink(path);
+}
+
+int __wrap_unlinkat(int directory, const char *name, int flags) {
+    count_removal();
+    int removed = __real_unlinkat(directory, name, flags);
+    exchange();
+    if (!others_are_first || removed != 0) return removed;
+    errno = ENOENT;
+    return -1;
 }
 
 #define NUM_PARTS 4
@@ -122,10 +147,42 @@ static void a_removal_that_is_killed_leaves_a_checkpoint_or_garbage(void **state
         assert_true(is_there(root, "newer/MANIFEST.json"));
         assert_whole(root, "newer");
         // The next life goes on with it.
-        assert_ok(gs_file_remove_checkpoint(old));
+        gs_status again = gs_file_remove_checkpoint(old);
+        assert_int_equal(again.code, place == NUM_PARTS + 2 ? GS_NOT_FOUND : GS_OK);
         assert_false(is_there(root, "old"));
         gs_temp_dir_remove(root);
     }
+}
+
+// Whoever may write there could have the coordinator remove what only the coordinator may.
+static void a_link_that_is_put_in_the_way_of_a_walk_leads_nowhere(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make(), *elsewhere = gs_temp_dir_make(), path[600];
+    const char *const names[] = {"a", "b", "c"};
+    snprintf(path, sizeof path, "%s/job", root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/job/old", root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/job/old/%s", root, names[i]);
+        close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+        snprintf(path, sizeof path, "%s/%s", elsewhere, names[i]);
+        close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    }
+    char job[600];
+    snprintf(job, sizeof job, "%s/job", root);
+    snprintf(path, sizeof path, "%s/job/old", root);
+    exchanged = path;
+    leads_to = elsewhere;
+    gs_status status = gs_file_remove_tree(job, 1);
+    assert_null(exchanged);
+    (void)status.code;  // what it says of a tree that changes meanwhile is not asked here
+    for (int i = 0; i < 3; i++) assert_true(is_there(elsewhere, names[i]));
+    assert_ok(gs_file_remove_tree(job, 1));
+    assert_false(is_there(root, "job"));
+    for (int i = 0; i < 3; i++) assert_true(is_there(elsewhere, names[i]));
+    gs_temp_dir_remove(root);
+    gs_temp_dir_remove(elsewhere);
 }
 
 static void a_sweep_removes_what_has_no_manifest(void **state) {
@@ -225,7 +282,7 @@ static void what_still_changes_is_not_swept(void **state) {
         assert_true(is_there(root, "saving"));
     }
     assert_int_equal(gs_sweeper_count(sweeper), 1);
-    assert_ok(gs_file_remove_tree(root));
+    assert_ok(gs_file_remove_tree(root, 1));
     assert_ok(gs_sweeper_run(sweeper, root, 9 * AN_HOUR_NS));
     assert_int_equal(gs_sweeper_count(sweeper), 0);
     gs_sweeper_destroy(sweeper);
@@ -252,11 +309,11 @@ static void a_tree_that_another_removes_is_removed(void **state) {
     char *root = gs_temp_dir_make();
     for (char name[] = "a"; *name < 'm'; (*name)++) make_checkpoint(root, name, WHOLE);
     others_are_first = true;
-    gs_status status = gs_file_remove_tree(root);
+    gs_status status = gs_file_remove_tree(root, 1);
     others_are_first = false;
     assert_ok(status);
     assert_true(gs_file_is_gone(root));
-    assert_ok(gs_file_remove_tree(root));
+    assert_ok(gs_file_remove_tree(root, 1));
     free(root);
 }
 
@@ -342,6 +399,7 @@ static void only_what_was_reported_verifies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_link_that_is_put_in_the_way_of_a_walk_leads_nowhere),
         cmocka_unit_test(a_removal_that_is_killed_leaves_a_checkpoint_or_garbage),
         cmocka_unit_test(a_sweep_removes_what_has_no_manifest),
         cmocka_unit_test(nothing_is_removed_behind_a_link),

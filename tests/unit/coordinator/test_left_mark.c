@@ -11,7 +11,9 @@
 
 #include <cmocka.h>
 
+#include "coordinator/model/job_table.h"
 #include "coordinator/observe/hosts/left_mark.h"
+#include "coordinator/store/file_work.h"
 #include "core/clock.h"
 #include "rpc/checkpoint/place_mark.h"
 #include "tests/support/asserts.h"
@@ -166,6 +168,39 @@ static void another_directory_does_not_pass_for_the_one_that_was_marked(void **s
     end(it);
 }
 
+// Not a start finds that out, but who misses something: what is not there is not gone then, and the mark is looked for again.
+static void a_disk_that_goes_while_the_coordinator_lives_is_missed(void **state) {
+    place *it = *state;
+    make(it, "disk");
+    begin(it, LIFE, false);
+    take_done(it);
+    assert_ok(gs_marked_root_confirm(it->marked));
+    gs_job *job = gs_job_create(77, &(gs_job_spec){0});
+    gs_file_root root = {.checkpoints_dir = it->path, .marked = it->marked};
+    gs_work *work = gs_file_work_remove_checkpoint(&root, job, "step-1");
+    assert_ok(work->base.run(&work->base, NULL));  // it is gone
+    gs_work_destroy(work);
+    move(it, "disk", "away");
+    make(it, "disk");
+    make(it, "disk/checkpoints");
+    work = gs_file_work_remove_checkpoint(&root, job, "step-1");
+    assert_int_equal(work->base.run(&work->base, NULL).code, GS_UNAVAILABLE);
+    gs_work_destroy(work);
+    int64_t now_ns = gs_now_ns() + LATER_NS;
+    gs_left_mark_tick(it->mark, now_ns);
+    expect_away(it);
+    gs_left_mark_tick(it->mark, now_ns + LATER_NS);
+    take_done(it);
+    expect_away(it);
+    move(it, "disk", "empty");
+    move(it, "away", "disk");  // it is back
+    gs_left_mark_tick(it->mark, now_ns + 2 * LATER_NS);
+    take_done(it);
+    expect_life(it, LIFE);
+    gs_job_destroy(job);
+    end(it);
+}
+
 static void an_operator_may_say_that_it_is_a_new_one(void **state) {
     place *it = *state;
     char path[GS_ROOT_PATH_LEN];
@@ -196,6 +231,7 @@ int main(void) {
         TEST(it_is_left_again_until_it_is_there),
         TEST(who_could_leave_it_before_anybody_looked_is_believed_at_once),
         TEST(another_directory_does_not_pass_for_the_one_that_was_marked),
+        TEST(a_disk_that_goes_while_the_coordinator_lives_is_missed),
         TEST(an_operator_may_say_that_it_is_a_new_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,13 +112,13 @@ static void what_a_deletion_left_is_removed(void **state) {
 static const atomic_bool *holds_until;
 static atomic_int num_removed;
 
-int __real_remove(const char *path);
-int __wrap_remove(const char *path);
+int __real_unlinkat(int directory, const char *name, int flags);
+int __wrap_unlinkat(int directory, const char *name, int flags);
 
-int __wrap_remove(const char *path) {
+int __wrap_unlinkat(int directory, const char *name, int flags) {
     atomic_fetch_add(&num_removed, 1);
     while (holds_until && !atomic_load(holds_until)) gs_sleep_ns(GS_NS_PER_MS);
-    return __real_remove(path);
+    return __real_unlinkat(directory, name, flags);
 }
 
 // A tree of any size holds no end of the process up, and the next start goes on with it.
