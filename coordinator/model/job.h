@@ -129,6 +129,7 @@ typedef struct gs_job {
 
     bool dirty;  // must be written
     int64_t dirty_since_ns;
+    uint32_t doubted_fence;  // the generation that a fence of its names, which people were told is not believed; 0: none
     bool held_back;  // not scheduled: not durable yet, or being deleted
 } gs_job;
 

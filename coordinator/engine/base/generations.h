@@ -9,7 +9,8 @@
 // 0: none is reserved, since the store does not answer or cannot be written; it has been asked again.
 uint32_t gs_generations_take(gs_engine *engine);
 // Numbers up to and with `used` are another coordinator's, which may go on counting: those that are given here from now on are
-// GS_GENERATION_LEAP above, from *least on. False: there are none left up there, and nothing has changed.
+// GS_GENERATION_LEAP above, from *least on. False: they are of the upper half of all numbers, which is for those that are given out one by one, so that
+// nobody uses them up by what he says; nothing has changed.
 bool gs_generations_leap(gs_engine *engine, uint32_t used, uint32_t *least);
 // The next one is `least` or above.
 void gs_generations_raise(gs_engine *engine, uint32_t least);

@@ -6,6 +6,7 @@
 #include "coordinator/engine/base/moves.h"
 #include "core/clock.h"
 
+#define MOST_AHEAD (64 * GS_GENERATION_LEAP)  // of a fence: more than any copy has come to by leaps
 #define DOUBT_AGAIN_NS (60 * GS_NS_PER_SEC)
 
 static gs_status say_old(const gs_engine *engine, const char *who, int64_t epoch) {
@@ -100,11 +101,21 @@ gs_status gs_old_copy_ask_running(gs_engine *engine, const gs_agent_hello *hello
     return gs_ok();
 }
 
+// Whoever writes checkpoints can write that file, too.
+static void tell_implausible(gs_engine *engine, gs_job *job, uint32_t left_by) {
+    if (job->doubted_fence == left_by) return;
+    job->doubted_fence = left_by;
+    gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "ImplausibleFence",
+                "%s/%s/FENCE.json names generation %u of this cluster, and numbers are at %u here: so far ahead it is not believed, and "
+                "keeps out the job's ranks. If this database is an old copy, start the newer one; else remove that file",
+                engine->state.checkpoints_dir, job->id_text, left_by, engine->state.generations.next);
+}
+
 void gs_old_copy_note_fence(gs_engine *engine, gs_job *job, uint32_t left_by) {
     uint32_t next = engine->state.generations.next, least;
     if (left_by < next) return;
-    if (!gs_generations_leap(engine, left_by, &least)) {
-        gs_mind_log(engine, GS_SEVERITY_ERROR, "no generations left", "job=%s generation=%u", job->id_text, left_by);
+    if (left_by - next > MOST_AHEAD || !gs_generations_leap(engine, left_by, &least)) {
+        tell_implausible(engine, job, left_by);
         return;
     }
     if (!engine->state.generations.leapt_from) engine->state.generations.leapt_from = next;

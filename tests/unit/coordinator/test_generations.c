@@ -64,7 +64,31 @@ static void no_number_is_given_before_it_is_durable(void **unused) {
     gs_play_close(&play);
 }
 
+// Nor do those that others have used leave too few.
+static void numbers_end_and_do_not_begin_anew(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    uint32_t least = 0, last = 0;
+    assert_false(gs_generations_leap(play.engine, UINT32_C(4293960000), &least));
+    assert_true(gs_generations_leap(play.engine, UINT32_MAX / 2 - 1, &least));
+    assert_int_equal(least, UINT32_MAX / 2 - 1 + GS_GENERATION_LEAP);
+    gs_generations_raise(play.engine, UINT32_MAX - 6 * GS_GENERATION_BLOCK);
+    const gs_generation_numbers *numbers = &gs_engine_state(play.engine)->generations;
+    for (int empty = 0; empty < 3;) {
+        gs_generations_stored(play.engine, numbers->asked_end, gs_ok());  // what the store reserves
+        uint32_t generation = gs_generations_take(play.engine);
+        if (generation) assert_true(generation > last);
+        if (generation) last = generation;
+        empty = generation ? 0 : empty + 1;
+    }
+    assert_true(last >= UINT32_MAX - 5 * GS_GENERATION_BLOCK);
+    assert_true(numbers->durable_end > last);
+    gs_play_close(&play);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_number_is_given_before_it_is_durable)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_number_is_given_before_it_is_durable),
+                                       cmocka_unit_test(numbers_end_and_do_not_begin_anew)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,6 +227,19 @@ static void who_comes_next_is_not_kept_out_by_a_fence_of_later(void **state) {
     assert_false(is_old(play));
 }
 
+// Trainers can write such a file, with any number: those that are left after it would be used up in no time.
+static void a_fence_of_far_above_is_not_believed(void **state) {
+    gs_play *play = *state;
+    static const uint32_t made_up[] = {UINT32_C(4293960000), UINT32_C(4293960000), UINT32_MAX, UINT32_C(900000000)};
+    play->watched_reason = "ImplausibleFence";
+    for (int i = 0; i < 4; i++) {
+        play->left_by = made_up[i];
+        gs_play_reopen_without_worker(play);
+        assert_int_equal(play->num_watched, i + 1);
+        assert_true(gs_engine_state(play->engine)->generations.next < 1000 * GS_GENERATION_BLOCK);
+    }
+}
+
 // The disk answers before the worker has connected again: numbers have leapt above what it runs.
 static void a_fence_of_later_does_not_hide_who_still_runs(void **state) {
     gs_play *play = *state;
@@ -296,6 +309,7 @@ int main(void) {
         TEST(what_a_key_says_without_a_proof_ends_nobody),
         TEST(nor_do_numbers_that_no_other_life_is_shown_to_have_reserved),
         TEST(a_fence_of_later_does_not_hide_who_still_runs),
+        TEST(a_fence_of_far_above_is_not_believed),
         TEST(who_comes_next_is_not_kept_out_by_a_fence_of_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
