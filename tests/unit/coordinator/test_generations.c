@@ -76,6 +76,7 @@ static void numbers_end_and_do_not_begin_anew(void **unused) {
     gs_generations_raise(play.engine, UINT32_MAX - 6 * GS_GENERATION_BLOCK);
     const gs_generation_numbers *numbers = &gs_engine_state(play.engine)->generations;
     for (int empty = 0; empty < 3;) {
+        assert_true(numbers->asked_end >= numbers->durable_end);  // the next life begins there
         gs_generations_stored(play.engine, numbers->asked_end, gs_ok());  // what the store reserves
         uint32_t generation = gs_generations_take(play.engine);
         if (generation) assert_true(generation > last);
