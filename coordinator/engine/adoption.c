@@ -466,6 +466,9 @@ void gs_on_adopt_job(gs_engine *engine, gs_engine_event *event) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: out of memory, or %d are under way", num_adoptions));
         return;
     }
+    char id_text[GS_JOB_ID_LEN];
+    gs_job_id_format(id_text, id);
+    gs_note_asker(engine, &event->from, NULL, "an adoption of", id_text);
     adoption->job = id;
     adoption->deadline_ns = engine->state.now_ns + 2 * engine->state.timing.grace_ns;
     adoption->next = engine->adoptions;

@@ -124,11 +124,11 @@ static gs_job *make_job(gs_engine *engine, gs_job_spec *spec) {
     return job;
 }
 
-static gs_status create_job(gs_engine *engine, gs_call call, const gs_create_request *request) {
+static gs_status create_job(gs_engine *engine, const gs_origin *from, const gs_create_request *request) {
     gs_status no_memory = gs_error(GS_RESOURCE_EXHAUSTED, "create job: out of memory");
     char *key = request->key ? strdup(request->key) : NULL;
     gs_job *job = request->key && !key ? NULL : make_job(engine, request->spec);
-    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_CREATE, call, job) : NULL;
+    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_CREATE, from->call, job) : NULL;
     if (!answer) {
         gs_job_destroy(job);
         free(key);
@@ -142,6 +142,7 @@ static gs_status create_job(gs_engine *engine, gs_call call, const gs_create_req
     }
     gs_mind_do(engine, GS_DO_ADD_JOB)->job = job;
     gs_job_move(engine, job, GS_JOB_QUEUED, "WaitingForWorkers", "accepted");
+    gs_note_asker(engine, from, job, "the creation of", job->id_text);
     write_job(engine, job, answer->ticket, key);
     return gs_ok();
 }
@@ -157,22 +158,12 @@ void gs_on_create_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     gs_status status = gs_retention_check(engine, request->key != NULL);
-    if (!status.code) status = create_job(engine, call, request);
+    if (!status.code) status = create_job(engine, &event->from, request);
     if (status.code) gs_reply_error(engine, call, status);
 }
 
 static gs_status being_deleted(const gs_job *job) {
     return gs_error(GS_FAILED_PRECONDITION, "job %s is being deleted", job->id_text);
-}
-
-// For people. An API of its own shows its key, and names whose token it was shown.
-static void note_asker(gs_engine *engine, const gs_engine_event *event, gs_job *job, const char *what, const char *id_text) {
-    const gs_origin *from = &event->from;
-    const char *key = from->principal.is_known ? from->principal.name : "", *who = from->asked_by ? from->asked_by : "";
-    if (!*who && !*key) return;
-    bool both = *who && *key;
-    gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "Requested", "%s job %s was asked for by %s%s%s", what, id_text,
-                *who ? who : key, both ? " through " : "", both ? key : "");
 }
 
 void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
@@ -203,7 +194,7 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "stop job: out of memory"));
         return;
     }
-    if (!gs_job_state_terminal(job->state) && (!job->stop_asked || request->now)) note_asker(engine, event, job, "a stop of", job->id_text);
+    if (!gs_job_state_terminal(job->state) && (!job->stop_asked || request->now)) gs_note_asker(engine, &event->from, job, "a stop of", job->id_text);
     if (!gs_job_state_terminal(job->state))
         gs_job_stop(engine, job, request->now, request->outcome, "StoppedByUser", grace_seconds);
     answer->shows_end = gs_job_state_terminal(job->state);
@@ -233,7 +224,7 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     event->was_admitted = true;
-    note_asker(engine, event, NULL, "the deletion of", job->id_text);  // its own events go with it
+    gs_note_asker(engine, &event->from, NULL, "the deletion of", job->id_text);  // its own events go with it
 }
 
 static void refuse_replan(gs_engine *engine, gs_call call, gs_status status, const char *hint) {
@@ -266,7 +257,7 @@ void gs_on_replan_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     event->was_admitted = true;
-    note_asker(engine, event, job, "a new plan of", job->id_text);
+    gs_note_asker(engine, &event->from, job, "a new plan of", job->id_text);
     gs_status status = gs_replan_by_operator(engine, job);
     gs_late_answer *answer = status.code ? NULL : gs_late_answer_add(engine, GS_LATE_REPLAN, call, job);
     if (!answer) {
@@ -313,7 +304,7 @@ static void ask_to_go_back(gs_engine *engine, gs_engine_event *event, gs_job *jo
         return;
     }
     event->was_admitted = true;
-    note_asker(engine, event, job, "going back of", job->id_text);
+    gs_note_asker(engine, &event->from, job, "going back of", job->id_text);
     answer->step = event->release.step;
     answer->until_ns = engine->state.now_ns + LOOK_NS;
     gs_checkpoints_check(engine, job);
@@ -379,7 +370,7 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     event->was_admitted = true;
-    note_asker(engine, event, job, "a release of", job ? job->id_text : text);
+    gs_note_asker(engine, &event->from, job, "a release of", job ? job->id_text : text);
     if (gives_up_disk) {
         engine->state.schedule_needed = true;
         gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released",

@@ -154,7 +154,8 @@ static void begin_generation(gs_observer *observer, gs_job *job, const gs_run *r
 }
 
 // Members are in the order of ranks.
-static void note_ranks(gs_job_sight *sight, const gs_run *run) {
+static void note_ranks(const gs_observer *observer, gs_job_sight *sight, const gs_run *run) {
+    if (!observer->gate) return;  // nobody is asked whose they were
     for (int i = 0; i < run->num_members; i++)
         gs_past_ranks_add(&sight->past, run->members[i].worker, i, run->generation);
 }
@@ -198,7 +199,7 @@ void gs_observer_see(gs_observer *observer, const gs_effect *effect) {
     case GS_DO_DROP_JOB: drop_job(observer, job); break;
     case GS_DO_BEGIN_GENERATION: begin_generation(observer, job, effect->run); break;
     case GS_DO_END_RUN:
-        note_ranks(job->sight, effect->run);
+        note_ranks(observer, job->sight, effect->run);
         replace(&job->sight->documents.final_workers, gs_run_members_to_view(job, effect->run));
         break;
     case GS_DO_SHOW_FAILURE: replace(&job->sight->documents.failure, gs_failure_to_view(effect->run)); break;
@@ -245,6 +246,8 @@ static void rest(gs_observer *observer, gs_job *job) {
     sight->on_page = false;
     sight->ended_ns = sight->used_ns = 0;
     sight->recalled_bytes = 0;
+    gs_past_ranks_release(&sight->past);  // last lines that are still on their way go into their worker's log
+    gs_plan_offers_release(&job->offers);
     gs_timelines_forget(observer, job);
     gs_job_log_rest(observer, job);
 }

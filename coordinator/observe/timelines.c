@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/observe/asker.h"
 #include "coordinator/model/run.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
@@ -357,8 +358,7 @@ void gs_timeline_page(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pe
 
 void gs_trace_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                   const gs_json *request) {
-    (void)peer;
-    const gs_observer *observer = ctx;
+    gs_observer *observer = ctx;
     gs_job *job = NULL;
     gs_json *body = NULL;
     gs_status status = gs_observer_find_job(observer, &job, &body, request);
@@ -381,6 +381,9 @@ void gs_trace_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         gs_json_set_string(body, "job", job->id_text);
         gs_json_set_bool(body, "on", on);
         gs_json_set_int(body, "ranks_told", told);
+        char what[100];
+        snprintf(what, sizeof what, "%s of timelines of job %s", on ? "a recording" : "no recording", job->id_text);
+        gs_asker_note(observer, peer, request, what);
     }
     gs_rpc_reply(call, status, body);
 }

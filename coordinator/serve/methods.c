@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include "coordinator/observe/asker.h"
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/hosts/enrolment.h"
 #include "coordinator/observe/hosts/examination.h"
@@ -27,7 +28,6 @@
 #include "core/clock.h"
 #include "rpc/schema/step_record.h"
 
-#define MOST_PRINCIPAL_BYTES 128
 #define LOOK_NS (5 * GS_NS_PER_SEC)    // at the free space
 #define KNOWN_NS (60 * GS_NS_PER_SEC)  // what was found longer ago is not told
 
@@ -45,8 +45,7 @@ static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call,
                                   const gs_rpc_peer *peer, const gs_json *request) {
     gs_engine_event event = event_of(gs_calls_keep(&service->steps->calls, call, is_stream), peer,
                                      gs_json_int_or(request, "generation", -1));
-    const char *who = gs_json_string_or(request, "principal", "");
-    if (strlen(who) < MOST_PRINCIPAL_BYTES) event.from.asked_by = who;
+    event.from.asked_by = gs_asker_name(peer, request);
     return event;
 }
 

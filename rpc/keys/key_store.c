@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -80,20 +81,35 @@ gs_status gs_key_store_read(gs_key_list *list, gs_file_mark *mark, const char *p
     return gs_status_prefix(status, "%s", path);
 }
 
+static gs_status encode(char **text, const gs_key_list *list) {
+    gs_json *file = gs_key_list_encode(list);
+    gs_status status = file ? gs_json_encode(text, NULL, file, false) : gs_error(GS_RESOURCE_EXHAUSTED, "keys: out of memory");
+    gs_json_release(file);
+    return status;
+}
+
+static gs_status write_list(const gs_key_list *list, const char *path) {
+    gs_json *file = gs_key_list_encode(list);
+    uint64_t bytes;
+    gs_digest digest;
+    if (!file) return gs_error(GS_RESOURCE_EXHAUSTED, "keys: out of memory");
+    GS_TRY(gs_sealed_json_write(file, path, &bytes, &digest));
+    return give_written(path);
+}
+
 gs_status gs_key_store_change(const char *path, gs_key_change change, void *ctx) {
     int fd;
     gs_key_list list = {0};
     gs_file_mark mark;
     GS_TRY(lock(&fd, path));
+    char *before = NULL, *after = NULL;
     gs_status status = gs_key_store_read(&list, &mark, path);
+    if (!status.code) status = encode(&before, &list);
     if (!status.code) status = change(&list, ctx);
-    if (!status.code) {
-        gs_json *file = gs_key_list_encode(&list);
-        uint64_t bytes;
-        gs_digest digest;
-        status = file ? gs_sealed_json_write(file, path, &bytes, &digest) : gs_error(GS_RESOURCE_EXHAUSTED, "keys: out of memory");
-        if (!status.code) status = give_written(path);
-    }
+    if (!status.code) status = encode(&after, &list);
+    if (!status.code && strcmp(before, after) != 0) status = write_list(&list, path);
+    free(before);
+    free(after);
     gs_key_list_release(&list);
     close(fd);
     return status;

@@ -17,7 +17,7 @@ void gs_key_store_path(char path[GS_KEY_PATH_BYTES], const char *data_dir);  // 
 GS_NODISCARD gs_status gs_key_store_server(gs_key_file *key, const char *data_dir, bool *made);
 // `list` is {0}. A list that is not there is an empty one. FAILED_PRECONDITION: others than its owner may change it.
 GS_NODISCARD gs_status gs_key_store_read(gs_key_list *list, gs_file_mark *mark, const char *path);
-// Reads, changes, writes. An error of `change` leaves all as it was, and is returned.
+// Reads, changes, and writes what has changed. An error of `change` leaves all as it was, and is returned.
 typedef gs_status (*gs_key_change)(gs_key_list *list, void *ctx);
 GS_NODISCARD gs_status gs_key_store_change(const char *path, gs_key_change change, void *ctx);
 // A new pair that the list knows from now on; `file` gets all that its holder needs but the server's key.

@@ -143,6 +143,7 @@ static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_rout
     bool guarded = route->socket == GS_RPC_GUARDED;
     if (guarded && (!peers->gate || !route->user || !gs_key_gate_find(peers->gate, route->user, &caller))) return NULL;
     if (caller.incarnation && caller.incarnation != frame->incarnation) return NULL;  // it is one rank, and no other
+    caller.is_local = route->socket == GS_RPC_LOCAL;
     if (peers->by_route.count >= MAX_CONNECTIONS) return NULL;
     uint64_t key = key_of_route(route);
     if (gs_u64_map_get(&peers->by_route, key)) return NULL;  // another route of the same hash

@@ -58,6 +58,7 @@ refused 5 "needs operator" "$cli" --token-file "$run/viewer.token" submit "$run/
 "$cli" --token-file "$run/viewer.token" show guarded >/dev/null || fail "show as viewer"
 "$cli" --token-file "$run/operator.token" stop guarded >/dev/null || fail "stop as operator"
 curl -fsS -H "Authorization: Bearer $(cat "$run/viewer.token")" "$server/v1/jobs/guarded/events" | jq -r '.items[] | select(.reason == "Requested").message' >"$run/asked.txt"
+grep -q "^the creation of job j-.* was asked for by operator (t-" "$run/asked.txt" || fail "who submitted it: $(cat "$run/asked.txt")"
 grep -q "^a stop of job j-.* was asked for by operator (t-" "$run/asked.txt" || fail "who stopped it: $(cat "$run/asked.txt")"
 refused 5 "needs viewer" "$cli" --token-file "$run/metrics.token" show guarded
 curl -fsS -H "Authorization: Bearer $(cat "$run/metrics.token")" "$server/metrics" | grep -q '^gradsync_http_refused_total{reason="forbidden"} [1-9]' \

@@ -8,6 +8,8 @@
 // An entry of the event log. `job` and `member` may be NULL.
 void gs_note_add(gs_engine *engine, gs_job *job, const gs_member *member, gs_severity severity,
                  const char *reason, const char *format, ...) GS_PRINTF(6, 7);
+// Who asked for what, where somebody is known; `job` NULL: it is not here, or its own events go with it.
+void gs_note_asker(gs_engine *engine, const gs_origin *from, gs_job *job, const char *what, const char *id_text);
 // A warning that says as fields what is known of the fault.
 void gs_note_fault(gs_engine *engine, gs_job *job, const gs_member *member, const char *reason,
                    const char *message, const gs_fault_facts *fault);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/observe/asker.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/hosts/findings.h"
 #include "core/clock.h"
@@ -344,7 +345,6 @@ static gs_status check_idle(const gs_observer *observer, const gs_json *request,
 }
 
 void gs_examine_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
-    (void)peer;
     gs_observer *observer = ctx;
     gs_json *details = NULL;
     gs_examination *self = NULL;
@@ -369,6 +369,7 @@ void gs_examine_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *
         return;
     }
     observer->examination = self;
+    gs_asker_note(observer, peer, request, self->measures ? "an examination of workers that measures" : "an examination of workers");
     gs_held_keep(&self->held, call, forget_asker, self);
     ask_hosts(self);
     go_on(self);

@@ -51,6 +51,7 @@ static void find_their_worker(gs_play *play, const char *of_rank_0, const char *
 
 static gs_call ask(gs_play *play) {
     gs_engine_event event = {.kind = GS_ON_ADOPT_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.from.asked_by = "ci (t-1)";
     event.adopt.job = LOST;
     gs_play_hear(play, &event);
     return event.from.call;
@@ -145,7 +146,9 @@ static gs_call adopt(gs_play *play, const char *of_rank_0, const char *of_rank_1
 
 static void nobody_is_told_before_the_row_is_durable(void **state) {
     gs_play *play = *state;
+    play->watched_reason = "Requested";
     gs_call call = adopt(play, elsewhere, elsewhere);
+    assert_int_equal(play->num_watched, 1);  // by whom
     gs_play_wait(play, FAR);
     find_their_worker(play, elsewhere, elsewhere);  // it comes back meanwhile
     assert_int_equal(say_hello(play, 0, elsewhere), GS_NOT_FOUND);

@@ -323,6 +323,15 @@ static void who_asked_is_told_with_what_was_asked(void **state) {
     event.from.principal = (gs_principal){.is_known = true, .name = "api"};
     gs_play_hear(play, &event);
     assert_int_equal(play->num_watched, 2);
+    event = request(play, GS_ON_CREATE_JOB);
+    event.create = (gs_create_request){.spec = malloc(sizeof(gs_job_spec)), .fingerprint = ""};
+    assert_non_null(event.create.spec);
+    *event.create.spec = gs_job_table_get(&state_of(play)->jobs, gs_play_submit(play, "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":1}}")->id)->spec;
+    snprintf(event.create.spec->name, sizeof event.create.spec->name, "another");
+    assert_int_equal(play->num_watched, 2);  // of that one nobody is known
+    event.from.principal = (gs_principal){.is_known = true, .name = "api"};
+    gs_play_hear(play, &event);
+    assert_int_equal(play->num_watched, 3);
 }
 
 static void hear_disk(gs_play *play, gs_engine_event_kind kind, const char *directory) {

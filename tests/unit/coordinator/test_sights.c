@@ -13,7 +13,9 @@
 
 #include <cmocka.h>
 
+#include "coordinator/observe/asker.h"
 #include "coordinator/observe/curves.h"
+#include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_sight.h"
@@ -22,6 +24,7 @@
 #include "coordinator/observe/metrics/metric_families.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/sights.h"
+#include "coordinator/observe/timelines.h"
 #include "core/clock.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
@@ -35,7 +38,7 @@ typedef struct played_call {
     int num_answers;
     gs_status answer;
     bool says_ended;
-    char summary[500];
+    char summary[500], asked[500];  // the last event "Requested" of a list
     struct played_call *gone_with_it;  // its caller goes away when this one is answered
 } played_call;
 
@@ -52,6 +55,12 @@ void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *bo
     it->answer = status;
     it->says_ended = gs_json_bool_or(body, "ended", false);
     snprintf(it->summary, sizeof it->summary, "%s", gs_json_string_or(body, "summary", ""));
+    const gs_json *items = gs_json_get(body, "items");
+    for (size_t i = 0; i < gs_json_count(items); i++) {
+        const gs_json *item = gs_json_at(items, i);
+        if (strcmp(gs_json_string_or(item, "reason", ""), "Requested") != 0) continue;
+        snprintf(it->asked, sizeof it->asked, "%s", gs_json_string_or(item, "message", ""));
+    }
     gs_json_release(body);
     gs_held *held = other ? other->held : NULL;
     if (held) held->gone(held->owner, (gs_rpc_call_handle *)(void *)other);
@@ -260,7 +269,10 @@ static void a_worker_writes_for_ranks_that_it_has_or_had(void **state) {
     assert_int_equal(say_line(it, &keys[0], 1, 0, 8), GS_PERMISSION_DENIED);
     assert_int_equal(say_line(it, &keys[1], 1, 0, 7), GS_UNAVAILABLE);  // as another worker
     // Its end: the last lines are still on their way, and the next generation is another's.
+    int any_gate;
+    it->observer->gate = (gs_key_gate *)(void *)&any_gate;  // where keys are shown
     gs_observer_see(it->observer, &(gs_effect){.kind = GS_DO_END_RUN, .job = it->job, .run = run});
+    it->observer->gate = NULL;
     snprintf(run->members[0].worker, sizeof run->members[0].worker, "w2");
     run->generation = 8;
     assert_int_equal(say_line(it, &keys[0], 1, 0, 7), GS_OK);
@@ -271,6 +283,78 @@ static void a_worker_writes_for_ranks_that_it_has_or_had(void **state) {
     gs_run_destroy(run);
     assert_int_equal(say_line(it, &keys[0], 1, 0, 7), GS_OK);
     assert_int_equal(say_line(it, &(gs_rpc_caller){0}, 1, 5, 5), GS_OK);  // where nobody shows a key
+}
+
+static const char *name_of(const gs_rpc_caller *caller, const char *said) {
+    static char name[200];
+    gs_json *request = gs_json_new_object();
+    gs_json_set_string(request, "principal", said);
+    snprintf(name, sizeof name, "%s", gs_asker_name(&(gs_rpc_peer){.caller = *caller}, request));
+    gs_json_release(request);
+    return name;
+}
+
+// By whose word somebody is named, and with what a name can be.
+static void an_api_names_who_asked_it_and_nobody_else_does(void **state) {
+    (void)state;
+    const gs_rpc_caller local = {.is_local = true}, api = {.is_known = true, .role = GS_ROLE_OPERATOR, .name = "api"};
+    const gs_rpc_caller worker = {.is_known = true, .role = GS_ROLE_AGENT, .name = "w"}, nobody = {0};
+    assert_string_equal(name_of(&local, "ci (t-0123)"), "ci (t-0123)");
+    assert_string_equal(name_of(&api, "ci (t-0123)"), "ci (t-0123)");
+    assert_string_equal(name_of(&worker, "ci (t-0123)"), "");
+    assert_string_equal(name_of(&nobody, "ci (t-0123)"), "");
+    assert_string_equal(name_of(&local, "ci\nlevel=error msg=\"x\""), "");
+    char longer[200];
+    memset(longer, 'a', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    assert_string_equal(name_of(&local, longer), "");
+}
+
+static bool tell_nobody(void *ctx, gs_call call, gs_json *item) {
+    (void)ctx;
+    (void)call;
+    gs_json_release(item);
+    return false;
+}
+
+static void who_has_timelines_recorded_is_told(void **state) {
+    play *it = *state;
+    memset(calls, 0, sizeof calls);
+    it->job->run = gs_run_create(it->job, 1, 0);
+    it->job->run->phase = GS_RUN_TRAINING;
+    it->observer->send = tell_nobody;
+    gs_rpc_peer api = {.caller = {.is_known = true, .role = GS_ROLE_OPERATOR, .name = "api"}};
+    gs_json *request = gs_json_new_object(), *all = gs_json_new_object();
+    gs_json_set_string(request, "job", it->job->id_text);
+    gs_json_set_string(request, "principal", "ci (t-1)");
+    gs_trace_job(it->observer, handle_of(&calls[0]), &api, request);
+    assert_ok(calls[0].answer);
+    gs_list_events(it->observer, handle_of(&calls[1]), &api, all);
+    assert_non_null(strstr(calls[1].asked, "a recording of timelines of job"));
+    assert_non_null(strstr(calls[1].asked, "was asked for by ci (t-1) through api"));
+    gs_json_release(request);
+    gs_json_release(all);
+    gs_run_destroy(it->job->run);
+    it->job->run = NULL;
+}
+
+// Of ten thousand jobs that have ended, each with thousands of ranks.
+static void a_resting_job_keeps_nothing_of_its_runs(void **state) {
+    play *it = *state;
+    gs_run *run = gs_run_create(it->job, 2, 0);
+    gs_observer_see(it->observer, &(gs_effect){.kind = GS_DO_END_RUN, .job = it->job, .run = run});
+    assert_int_equal(it->job->sight->past.count, 0);  // nobody shows a key, so nobody is asked whose they were
+    int any_gate;
+    it->observer->gate = (gs_key_gate *)(void *)&any_gate;
+    gs_observer_see(it->observer, &(gs_effect){.kind = GS_DO_END_RUN, .job = it->job, .run = run});
+    it->observer->gate = NULL;
+    assert_int_equal(it->job->sight->past.count, 2);
+    gs_run_destroy(run);
+    it->job->offers = (gs_plan_offers){.buckets = calloc(1, sizeof *it->job->offers.buckets), .num_buckets = 1};
+    tick(it);
+    assert_true(it->job->sight->is_resting);
+    assert_int_equal(it->job->sight->past.reserved, 0);
+    assert_null(it->job->offers.buckets);
 }
 
 static bool log_is_open(const play *it) {
@@ -493,6 +577,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(who_cannot_be_recalled_is_told_so, set_up, tear_down),
         cmocka_unit_test_setup_teardown(curves_that_cannot_be_read_are_not_empty, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_worker_writes_for_ranks_that_it_has_or_had, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_has_timelines_recorded_is_told, set_up, tear_down),
+        cmocka_unit_test(an_api_names_who_asked_it_and_nobody_else_does),
+        cmocka_unit_test_setup_teardown(a_resting_job_keeps_nothing_of_its_runs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,

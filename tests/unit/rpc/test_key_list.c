@@ -6,10 +6,13 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
+#include "rpc/keys/key_store.h"
 #include "tests/support/asserts.h"
+#include "tests/support/temp_dir.h"
 
 static gs_known_key key_of(const char *name, gs_role role, bool is_pool) {
     gs_known_key key = {.role = role, .is_pool = is_pool, .created_ms = 1};
@@ -157,8 +160,35 @@ static void a_file_of_a_key_holds_both_halves(void **state) {
     assert_int_equal(gs_enrol_token_parse(&again, text, strlen(text) - 1).code, GS_INVALID_ARGUMENT);
 }
 
+static gs_status enrol_again(gs_key_list *list, void *ctx) {
+    const gs_key_file *key = ctx;
+    gs_known_key made;
+    return gs_key_list_enrol(list, list->items[0].id, "", &key->pair.shown, 200, &made);
+}
+
+// Any worker may ask what it was enrolled as, as often as it likes.
+static void a_list_that_has_not_changed_is_not_written(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make(), path[GS_KEY_PATH_BYTES];
+    gs_key_store_path(path, root);
+    gs_known_key known = key_of("gpu-1", GS_ROLE_AGENT, false);
+    gs_key_file key;
+    assert_ok(gs_key_store_make(path, &known, &key));
+    struct stat before, after;
+    assert_int_equal(stat(path, &before), 0);
+    assert_ok(gs_key_store_change(path, enrol_again, &key));
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    known = key_of("gpu-2", GS_ROLE_AGENT, false);
+    assert_ok(gs_key_store_make(path, &known, &key));
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_not_equal(before.st_ino, after.st_ino);
+    gs_temp_dir_remove(root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_list_that_has_not_changed_is_not_written),
         cmocka_unit_test(a_name_belongs_to_one_role_and_one_pool),
         cmocka_unit_test(an_id_is_no_name_and_who_is_meant_is_said),
         cmocka_unit_test(a_worker_may_ask_again_what_it_was_enrolled_as),
