@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ typedef struct file_mark {
 struct gs_token_store {
     char path[PATH_MAX], admin_path[PATH_MAX], lock_path[PATH_MAX];
     bool is_ignored;
+    atomic_bool is_behind;
     gs_thread *watcher;
     // One at a time in this process changes the file, or reads it to show what it holds: so what is shown is never older than
     // what was shown before. Held over the disk.
@@ -82,32 +84,48 @@ static void show_list(gs_token_store *store, gs_token_list list, const file_mark
     gs_token_list_release(&before);
 }
 
-// Under `writing`.
-static void look_again(gs_token_store *store, file_mark *refused) {
+// Of which file the log says that it cannot be read, and why.
+typedef struct telling {
+    file_mark mark;
+    gs_code code;
+} telling;
+
+static void tell_unreadable(telling *told, const file_mark *now, gs_status status) {
+    if (told->code == status.code && same_mark(&told->mark, now)) return;
+    *told = (telling){*now, status.code};
+    gs_log_error("tokens cannot be read, those known before count", "reason=\"%s\"", status.message);
+}
+
+// Under `writing`. What failed once may succeed at the next look (no descriptor was free, a disk was away), and a revocation must
+// not be lost by it: so a file is looked at until it was read, also one that is damaged.
+static void look_again(gs_token_store *store, telling *told) {
     file_mark now, shown;
     gs_status status = look_at_file(&now, store->path);
     pthread_mutex_lock(&store->lock);
     shown = store->mark;
     pthread_mutex_unlock(&store->lock);
-    if (same_mark(&now, &shown) || same_mark(&now, refused)) return;
+    bool is_known = same_mark(&now, &shown) && (!status.code || status.code == GS_NOT_FOUND);
     gs_token_list list = {0};
-    *refused = now;
-    if (!status.code) status = read_list(&list, &now, store->path);
-    if (status.code) {
-        gs_log_error("tokens cannot be read, those known before count", "reason=\"%s\"", status.message);
+    if (!is_known && !status.code) status = read_list(&list, &now, store->path);
+    bool is_behind = !is_known && status.code;
+    if (is_behind) tell_unreadable(told, &now, status);
+    else told->code = GS_OK;
+    if (is_known || is_behind) {
+        atomic_store(&store->is_behind, is_behind);
         return;
     }
     GS_FAILPOINT_VOID("tokens.look");
     gs_log_info("tokens read", "path=%s count=%zu", store->path, list.count);
     show_list(store, list, &now);
+    atomic_store(&store->is_behind, false);
 }
 
 static void watch_file(void *ctx, const atomic_bool *stopping) {
     gs_token_store *store = ctx;
-    file_mark refused = {.bytes = -1};  // none: a file that vanishes is told of too
+    telling told = {0};
     while (!atomic_load(stopping)) {
         pthread_mutex_lock(&store->writing);
-        look_again(store, &refused);
+        look_again(store, &told);
         pthread_mutex_unlock(&store->writing);
         pthread_mutex_lock(&store->lock);
         if (!atomic_load(stopping)) gs_cond_wait(&store->changed, &store->lock, gs_deadline_in_ms(LOOK_MS));
@@ -268,6 +286,10 @@ bool gs_token_store_asks(gs_token_store *store) {
     bool asks = store->asks;
     pthread_mutex_unlock(&store->lock);
     return asks;
+}
+
+bool gs_token_store_is_behind(const gs_token_store *store) {
+    return atomic_load(&store->is_behind);
 }
 
 const char *gs_token_store_admin_path(const gs_token_store *store) {

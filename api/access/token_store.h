@@ -31,6 +31,8 @@ typedef struct gs_token_store_options {
 GS_NODISCARD gs_status gs_token_store_open(gs_token_store **out, const gs_token_store_options *options);
 void gs_token_store_close(gs_token_store *store);  // NULL is fine
 bool gs_token_store_asks(gs_token_store *store);
+// The file is another one than what counts, and could not be read yet.
+bool gs_token_store_is_behind(const gs_token_store *store);
 const char *gs_token_store_admin_path(const gs_token_store *store);
 
 // Who asks, as logs name him. Where nobody is asked: "", and the role of an administrator.

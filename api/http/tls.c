@@ -39,7 +39,9 @@ typedef struct file_marks {
 struct gs_tls {
     char cert_path[PATH_MAX], key_path[PATH_MAX];
     gs_thread *watcher;
-    file_marks looked_at;  // the watcher's, once it runs
+    file_marks looked_at;  // what is shown was read from these; the watcher's, once it runs
+    file_marks told;       // of files of which the log says that they could not be read, and why
+    gs_code told_code;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     identity *shown;     // of handshakes that begin
@@ -160,11 +162,16 @@ static void look_again(gs_tls *tls) {
     if (same_mark(&now.cert, &tls->looked_at.cert) && same_mark(&now.key, &tls->looked_at.key)) return;
     identity *fresh = NULL;
     gs_status status = read_identity(&fresh, tls);
-    tls->looked_at = now;
     if (status.code) {
-        gs_log_warn("tls certificate not replaced, the one before is shown", "reason=\"%s\"", status.message);
+        // Read again each second: what failed may have been the descriptor that was not free, and not the file.
+        bool is_told = tls->told_code == status.code && same_mark(&now.cert, &tls->told.cert) && same_mark(&now.key, &tls->told.key);
+        if (!is_told) gs_log_warn("tls certificate not replaced, the one before is shown", "reason=\"%s\"", status.message);
+        tls->told = now;
+        tls->told_code = status.code;
         return;
     }
+    tls->looked_at = now;
+    tls->told_code = GS_OK;
     tell_of(tls, fresh);
     replace_shown(tls, fresh);
 }

@@ -172,17 +172,22 @@ static void write_checks(gs_strbuf *out, const gs_json *health, bool only_failed
     }
 }
 
+static const char tokens_behind[] = "their file cannot be read, and those of before count";
+
 void gs_handle_readyz(gs_route_call *call) {
     gs_json *health = NULL;
     bool connected = gs_rpc_client_connected(call->services->client);
     gs_status status = gs_rpc_call(call->services->client, GS_GET_HEALTH, NULL, &health,
                                    gs_deadline_in_ms(connected ? HEALTH_MS : HEALTH_MS / 4));
-    bool ready = !status.code && gs_json_bool_or(health, "ready", false);
+    // A revocation that counts nowhere yet.
+    bool is_behind = gs_token_store_is_behind(call->services->tokens);
+    bool ready = !status.code && gs_json_bool_or(health, "ready", false) && !is_behind;
     bool verbose = gs_json_bool_or(call->args, "verbose", false);
     gs_strbuf text = {0};
     if (verbose) {
         gs_strbuf_printf(&text, "[%c]coordinator %s\n", status.code ? '-' : '+',
                          status.code ? status.message : "ok");
+        if (is_behind) gs_strbuf_printf(&text, "[-]tokens failed: %s\n", tokens_behind);
         write_checks(&text, health, false);
         answer_text(call, ready ? 200 : 503, "text/plain; charset=utf-8", gs_strbuf_text(&text));
         if (!ready) gs_http_set_header(call->response, "Retry-After", "2");
@@ -193,6 +198,7 @@ void gs_handle_readyz(gs_route_call *call) {
             gs_strbuf_puts(&text, "coordinator: does not answer");
         else
             write_checks(&text, health, true);
+        if (is_behind) gs_strbuf_printf(&text, "%stokens: %s", text.len ? "; " : "", tokens_behind);
         gs_problem_answer_code(call->response, call->request->id, "not_ready", "%s",
                                gs_strbuf_text(&text));
     }

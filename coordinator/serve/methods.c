@@ -255,11 +255,14 @@ static void get_health(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
                is_old_copy ? "an old copy: workers have seen a later one" : NULL);
     gs_key_gate_stats gate = {.is_alive = true};
     if (service->gate) gs_key_gate_get_stats(service->gate, &gate);
-    if (service->gate) push_check(checks, "keys", gate.is_alive, gate.is_alive ? NULL : "nobody is let in: the handler of keys has ended");
+    const char *of_keys = !gate.is_alive  ? "nobody is let in: the handler of keys has ended"
+                          : gate.is_behind ? "keys.json cannot be read, and the keys of before count"
+                                           : NULL;
+    if (service->gate) push_check(checks, "keys", !of_keys, of_keys);
     push_check(checks, "accepting", accepting, accepting ? NULL : "going down");
     gs_json *reply = gs_json_new_object();
     gs_json_set_bool(reply, "live", true);
-    gs_json_set_bool(reply, "ready", accepting && !observer->store_failed && !is_old_copy && gate.is_alive);
+    gs_json_set_bool(reply, "ready", accepting && !observer->store_failed && !is_old_copy && !of_keys);
     gs_json_set(reply, "checks", checks);
     gs_rpc_reply(call, gs_ok(), reply);
 }

@@ -31,7 +31,7 @@ struct gs_key_gate {
     uint64_t seed;  // of by_key
     gs_thread *thread;
     int wake_fd;  // something is wanted of the thread
-    atomic_bool has_begun, is_over;
+    atomic_bool has_begun, is_over, is_behind;
     atomic_uint changes;
     atomic_ullong num_admitted, num_unknown, num_ended;
     _Atomic int64_t turned_ns;
@@ -40,7 +40,8 @@ struct gs_key_gate {
     // Of the thread.
     void *socket;
     int64_t warned_ns, looked_ns;
-    gs_file_mark refused;
+    gs_file_mark told;  // of the file of which the log says that it cannot be read, and why
+    gs_code told_code;
 
     pthread_mutex_t lock;  // what follows; never held over the disk
     pthread_cond_t changed;
@@ -87,20 +88,35 @@ static gs_status show_list(gs_key_gate *gate, gs_key_list list, const gs_file_ma
     return indexed ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "keys: out of memory");
 }
 
+// Once for each file and reason: it is read again each second.
+static void tell_unreadable(gs_key_gate *gate, const gs_file_mark *now, gs_status status) {
+    if (gate->told_code == status.code && gs_file_mark_equal(&gate->told, now)) return;
+    gate->told = *now;
+    gate->told_code = status.code;
+    gs_log_error("keys cannot be read, those known before count", "reason=\"%s\"", status.message);
+}
+
+// What failed once may succeed at the next look (no descriptor was free, a disk was away), and a revocation must not be lost by it:
+// so a file is looked at until it was read, also one that is damaged.
 static void look_at_file(gs_key_gate *gate) {
+    static const gs_file_mark none = {0};
     gs_file_mark now;
-    gs_status status = gs_file_mark_take(&now, gate->path, 0);
-    if (gs_file_mark_equal(&now, &gate->mark) || gs_file_mark_equal(&now, &gate->refused)) return;
     gs_key_list list = {0};
-    gate->refused = now;
+    gs_status status = gs_file_mark_take(&now, gate->path, 0);
+    bool is_known = gs_file_mark_equal(&now, &gate->mark) && (!status.code || status.code == GS_NOT_FOUND);
+    if (!is_known && !status.code) status = gs_key_store_read(&list, &now, gate->path);
     // One that was there and is gone takes nobody's key away: an attacker who could remove it could also change it.
-    if (!status.code) status = gs_key_store_read(&list, &now, gate->path);
-    if (status.code) {
-        gs_log_error("keys cannot be read, those known before count", "reason=\"%s\"", status.message);
+    if (!is_known && !status.code && gs_file_mark_equal(&now, &none)) status = gs_error(GS_NOT_FOUND, "%s is gone", gate->path);
+    bool is_behind = !is_known && status.code;
+    if (is_behind) tell_unreadable(gate, &now, status);
+    else gate->told_code = GS_OK;
+    if (is_known || is_behind) {
+        atomic_store(&gate->is_behind, is_behind);
         return;
     }
     size_t count = list.count;
     status = show_list(gate, list, &now);
+    atomic_store(&gate->is_behind, false);
     gs_log_info("keys read", "path=%s count=%zu", gate->path, count);
     if (status.code) gs_log_error("keys not all known", "reason=\"%s\"", status.message);
 }
@@ -465,6 +481,7 @@ unsigned gs_key_gate_changes(const gs_key_gate *gate) {
 void gs_key_gate_get_stats(const gs_key_gate *gate, gs_key_gate_stats *stats) {
     bool turns = gs_now_ns() - atomic_load(&gate->turned_ns) < DEAD_MS * GS_NS_PER_MS;
     *stats = (gs_key_gate_stats){.is_alive = turns && !atomic_load(&gate->is_over),
+                                 .is_behind = atomic_load(&gate->is_behind),
                                  .admitted = atomic_load(&gate->num_admitted),
                                  .refused_unknown = atomic_load(&gate->num_unknown),
                                  .refused_ended = atomic_load(&gate->num_ended)};

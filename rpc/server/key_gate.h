@@ -45,6 +45,7 @@ bool gs_key_gate_has_proven(const gs_key_gate *gate, const char *text, const gs_
 
 typedef struct gs_key_gate_stats {
     bool is_alive;  // the handler's thread has looked at its socket of late
+    bool is_behind;  // the file is another one than what counts, and could not be read yet
     uint64_t admitted, refused_unknown, refused_ended;
 } gs_key_gate_stats;
 void gs_key_gate_get_stats(const gs_key_gate *gate, gs_key_gate_stats *stats);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -295,6 +296,36 @@ static void what_is_revoked_does_not_come_back_by_a_look(void **state) {
     gs_token_store_close(ours);
 }
 
+// Where no descriptor is free for a moment, the file cannot be read; it does not change again behind that.
+static void a_revocation_is_not_lost_by_a_read_that_fails(void **state) {
+    const place *here = *state;
+    char secret[GS_SECRET_TEXT_BYTES], fresh[600];
+    gs_token_store *store = open_store(here, true), *other = NULL;
+    gs_token made = make(store, secret, "ours", GS_ROLE_VIEWER);
+    snprintf(fresh, sizeof fresh, "cp %s %s.fresh", here->path, here->path);
+    assert_int_equal(system(fresh), 0);
+    snprintf(fresh, sizeof fresh, "%s.fresh", here->path);
+    assert_int_equal(gs_token_store_open(&other, &(gs_token_store_options){.path = fresh}).code, GS_OK);
+    assert_int_equal(gs_token_store_revoke(other, made.id).code, GS_OK);
+    gs_token_store_close(other);
+    struct rlimit usual, none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    int free_fd = dup(STDERR_FILENO);  // the lowest that is free
+    none = (struct rlimit){.rlim_cur = (rlim_t)free_fd, .rlim_max = usual.rlim_max};
+    assert_int_equal(close(free_fd), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_int_equal(rename(fresh, here->path), 0);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (!gs_token_store_is_behind(store) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    bool was_behind = gs_token_store_is_behind(store);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    assert_true(was_behind);
+    assert_int_equal(admit(store, secret, GS_ROLE_VIEWER).code, GS_OK);
+    while (gs_token_store_is_behind(store) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_int_equal(admit(store, secret, GS_ROLE_VIEWER).code, GS_UNAUTHENTICATED);
+    gs_token_store_close(store);
+}
+
 static gs_status try_to_open(const place *here) {
     gs_token_store *store = NULL;
     gs_status status = gs_token_store_open(&store, &(gs_token_store_options){.path = here->path});
@@ -365,6 +396,7 @@ int main(void) {
     setenv("GRADSYNC_FAILPOINTS", "tokens.look=sleep:1500", 1);  // of debug builds
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_revoked_does_not_come_back_by_a_look, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(a_revocation_is_not_lost_by_a_read_that_fails, make_place, remove_place),
         cmocka_unit_test(secrets_differ_and_have_their_form),
         cmocka_unit_test(the_hash_is_sha256),
         cmocka_unit_test(headers_that_hold_no_token_are_none),

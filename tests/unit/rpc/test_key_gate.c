@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -373,6 +374,41 @@ static void a_revoked_key_is_cut_off_and_its_successor_comes_back(void **state) 
     close_stage(&it);
 }
 
+// Where no descriptor is free for a moment, the file cannot be read; it does not change again behind that.
+static void a_revocation_is_not_lost_by_a_read_that_fails(void **state) {
+    (void)state;
+    stage it = {0};
+    open_stage(&it);
+    char fresh[GS_KEY_PATH_BYTES + 8];
+    gs_rpc_client *client = open_client(&it, &it.files[0], 0);
+    assert_ok(gs_rpc_call(client, GS_READY, NULL, NULL, WAIT));
+    snprintf(fresh, sizeof fresh, "%s.fresh", it.keys);
+    char command[600];
+    snprintf(command, sizeof command, "cp %s %s", it.keys, fresh);
+    assert_int_equal(system(command), 0);
+    assert_ok(gs_key_store_change(fresh, revoke_id, it.known[0].id));
+    struct rlimit usual, none;
+    gs_key_gate_stats stats;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    int free_fd = dup(STDERR_FILENO);  // the lowest that is free
+    none = (struct rlimit){.rlim_cur = (rlim_t)free_fd, .rlim_max = usual.rlim_max};
+    assert_int_equal(close(free_fd), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int moved = rename(fresh, it.keys);
+    gs_key_gate_look(it.gate);
+    gs_key_gate_get_stats(it.gate, &stats);
+    bool was_behind = stats.is_behind;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    assert_int_equal(moved, 0);
+    gs_key_gate_look(it.gate);
+    gs_key_gate_get_stats(it.gate, &stats);
+    assert_true(was_behind);
+    assert_false(stats.is_behind);
+    wait_refused(client, GS_RPC_KEY_REFUSED);
+    gs_rpc_client_close(client);
+    close_stage(&it);
+}
+
 static gs_status add_known(gs_key_list *list, void *ctx) {
     return gs_key_list_add(list, ctx, gs_wall_ms());
 }
@@ -499,6 +535,7 @@ int main(void) {
         cmocka_unit_test(the_key_of_a_rank_ends_with_its_workers),
         cmocka_unit_test(a_session_is_that_of_the_key_that_began_it),
         cmocka_unit_test(a_revoked_key_is_cut_off_and_its_successor_comes_back),
+        cmocka_unit_test(a_revocation_is_not_lost_by_a_read_that_fails),
         cmocka_unit_test(a_key_that_may_less_ends_what_it_has_begun),
         cmocka_unit_test(a_key_that_begins_like_another_takes_nobodys_place),
         cmocka_unit_test(a_used_token_is_cut_off_behind_its_answer),
