@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,11 @@
 #define PAGE_BYTES 4096
 #define MAX_DOCUMENT_BYTES (4 * 1024 * 1024)
 
+// Whoever has the page may have written anything into it.
 const char *gs_member_state_name(gs_member_state state) {
     static const char *const names[] = {"booting", "waiting", "prepared", "connecting",
                                         "connected", "running", "aborting", "leaving"};
-    return names[state];
+    return state <= GS_MEMBER_LEAVING ? names[state] : names[0];
 }
 
 static gs_status map_page(gs_launch_page **page, int fd) {
@@ -77,6 +79,8 @@ static gs_status write_document(int fd, const char *text, size_t bytes) {
         if (put < 0) return gs_error_from_errno(errno, "launch document");
         at += (size_t)put;
     }
+    // The agent reads the page; a trainer that made the file shorter would end it.
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) return gs_error_from_errno(errno, "launch document: seal");
     return gs_ok();
 }
 
@@ -84,7 +88,7 @@ gs_status gs_launch_write(int *fd, gs_launch_page **page, const gs_json *documen
     char *text;
     size_t bytes;
     GS_TRY(gs_json_encode(&text, &bytes, document, false));
-    *fd = memfd_create("gradsync-launch", MFD_CLOEXEC);
+    *fd = memfd_create("gradsync-launch", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     gs_status status = *fd < 0 ? gs_error_from_errno(errno, "launch document") : gs_ok();
     if (!status.code) status = write_document(*fd, text, bytes);
     if (!status.code) status = map_page(page, *fd);

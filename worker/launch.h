@@ -25,6 +25,7 @@ typedef enum gs_member_state {
     GS_MEMBER_LEAVING
 } gs_member_state;
 
+// Of a number that is no state: "booting".
 const char *gs_member_state_name(gs_member_state state);
 
 #define GS_CLUSTER_ID_LEN 24

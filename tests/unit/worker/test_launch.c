@@ -1,5 +1,7 @@
 #include "worker/launch.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,6 +53,26 @@ static void states_have_their_words(void **state) {
     const char *const words[] = {"booting", "waiting", "prepared", "connecting", "connected", "running", "aborting", "leaving"};
     for (int i = GS_MEMBER_BOOTING; i <= GS_MEMBER_LEAVING; i++)
         assert_string_equal(gs_member_state_name((gs_member_state)i), words[i]);
+}
+
+// It writes what it likes into the page, and its agent reads that.
+static void a_number_that_is_no_state_is_no_word_either(void **state) {
+    (void)state;
+    const int numbers[] = {GS_MEMBER_LEAVING + 1, 1 << 20, -1, INT_MIN};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        assert_string_equal(gs_member_state_name((gs_member_state)numbers[i]), "booting");
+}
+
+static void the_file_cannot_be_made_shorter(void **state) {
+    (void)state;
+    gs_launch_page *page;
+    int fd = write_document(&page, document_text);
+    assert_int_equal(ftruncate(fd, 0), -1);
+    assert_int_equal(ftruncate(fd, 1 << 20), -1);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
+    assert_int_equal(atomic_load(&page->rank), 2);
+    gs_launch_unmap(page);
+    close(fd);
 }
 
 static void both_sides_see_the_page(void **state) {
@@ -122,6 +144,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_agent_writes_the_trainer_reads),
         cmocka_unit_test(states_have_their_words),
+        cmocka_unit_test(a_number_that_is_no_state_is_no_word_either),
+        cmocka_unit_test(the_file_cannot_be_made_shorter),
         cmocka_unit_test(both_sides_see_the_page),
         cmocka_unit_test(a_cluster_is_told_once_to_who_asks),
         cmocka_unit_test(a_bad_specification_names_its_field),
