@@ -5,6 +5,7 @@
 * a name gs_… that no code has;
 * decisions of docs/decisions.md that are not numbered 1, 2, 3 …
 * tests that docs/faults.md names: a script's claim that no line of it begins with, another test's case that no code has
+* a variable GRADSYNC_… that sources of the trainer name and worker/agent/rank_environment.c keeps from ranks
 * rows of it about networks, messages and coordinators (N1, M1, C1) that none of their tests names
 
     references.py SOURCE_DIR
@@ -112,6 +113,20 @@ def check_rows(root, texts):
             yield f"docs/faults.md:{number}: none of its tests names {row[1]}"
 
 
+def check_variables(texts):
+    """What a rank reads of its environment, its agent has to let through."""
+    listed = "worker/agent/rank_environment.c"
+    variable = re.compile(r'"(GRADSYNC_[A-Z0-9_]+)"')
+    passed = {name for code, _ in texts[listed] for name in variable.findall(code)}
+    for path, lines in texts.items():
+        layer, agents = path.startswith(("gradsync/", "kernels/", "core/", "worker/")), path.startswith("worker/agent/")
+        # Programs' options are read by whoever starts them.
+        if not layer or agents or path in ("core/config.c", "worker/main.c") or not path.endswith(CODE):
+            continue
+        for name in sorted({name for code, _ in lines for name in variable.findall(code)} - passed):
+            yield f"{path}: no rank gets {name}: {listed} does not list it"
+
+
 def main():
     root = sys.argv[1]
     files = list(files_of(root))
@@ -122,7 +137,7 @@ def main():
     known = {name for path, lines in texts.items() if path.endswith(CODE) for code, _ in lines for name in NAME.findall(code)}
     known |= {name for path in files if path.endswith((".inc", ".in", ".supp"))
               for line in read(root, path) for name in NAME.findall(line)}
-    findings, num_comments = [*check_decisions(root), *check_faults(root, texts), *check_rows(root, texts)], 0
+    findings, num_comments = [*check_decisions(root), *check_faults(root, texts), *check_rows(root, texts), *check_variables(texts)], 0
     for path, lines in texts.items():
         for number, (_, comment) in enumerate(lines, 1):
             num_comments += bool(comment)

@@ -40,6 +40,13 @@ static gs_status find_group(gid_t *group, const char *name) {
     return gs_ok();
 }
 
+// Without an entry: no home, and its number for a name.
+static void name_user(gs_confinement *out, const char *name, const char *home) {
+    snprintf(out->home, sizeof out->home, "HOME=%s", home && *home ? home : "/");
+    snprintf(out->user_name, sizeof out->user_name, "USER=%s", name);
+    snprintf(out->log_name, sizeof out->log_name, "LOGNAME=%s", name);
+}
+
 static gs_status find_user(gs_confinement *out, const char *name, bool has_group) {
     char buffer[LOOKUP_BYTES];
     struct passwd entry, *found = NULL;
@@ -47,6 +54,7 @@ static gs_status find_user(gs_confinement *out, const char *name, bool has_group
     bool is_number = read_number(&number, name);
     if (is_number) getpwuid_r(number, &entry, buffer, sizeof buffer, &found);
     else getpwnam_r(name, &entry, buffer, sizeof buffer, &found);
+    name_user(out, found ? found->pw_name : name, found ? found->pw_dir : NULL);
     if (found) {
         out->user = found->pw_uid;
         out->num_groups = GS_CONFINEMENT_GROUPS;

@@ -6,6 +6,7 @@
 #ifndef WORKER_AGENT_CONFINEMENT_H
 #define WORKER_AGENT_CONFINEMENT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -28,6 +29,7 @@ typedef struct gs_confinement {
     gs_confinement_options options;  // the texts are the caller's
     bool changes_user;
     uid_t user;
+    char home[PATH_MAX + 8], user_name[80], log_name[80];  // "HOME=…", "USER=…", "LOGNAME=…" of its entry
     gid_t groups[GS_CONFINEMENT_GROUPS];  // the first is its own
     int num_groups;
     gs_rank_cgroup *cgroup;  // owned; NULL: none

@@ -10,9 +10,14 @@
 #define GS_LOG_LINE_BYTES 65536  // of a piece, mark included
 #define GS_LOG_LINE_MARK " [continues]"
 
+// Where a piece of `text` may end: `at`, or near it where nothing is cut that belongs together. Above 0.
+typedef size_t (*gs_log_line_cut)(void *ctx, const char *text, size_t bytes, size_t at);
+
 typedef struct gs_log_lines {
-    char *text;  // owned; GS_LOG_LINE_BYTES of room, made by the first byte
+    char *text;  // owned; made by the first byte
     size_t bytes;
+    size_t hold;          // so much is kept back behind a piece, for `cut` to see; set before the first byte
+    gs_log_line_cut cut;  // gets the sink's ctx; NULL: anywhere
 } gs_log_lines;  // {0} is empty
 
 typedef void (*gs_log_line_sink)(void *ctx, const char *text, size_t bytes);

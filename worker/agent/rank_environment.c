@@ -54,9 +54,10 @@ static bool is_usual(const char *variable) {
                                            "LSAN_", "TSAN_",   "GRADSYNC_CUDA_", "GRADSYNC_MATMUL_", "GRADSYNC_NCCL_", NULL};
     static const char *const names[] = {
         "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "RES_OPTIONS",
-        // Read by the trainer itself.
+        // Read by the trainer itself; tests/references.py compares with what its sources ask for.
         "GRADSYNC_REDUCER_LOG", "GRADSYNC_GRAPHS", "GRADSYNC_EARLY_UPDATES", "GRADSYNC_COMMON_PARAMS", "GRADSYNC_STEP_DIGESTS",
-        "GRADSYNC_FAILPOINTS", "GRADSYNC_HOST", "GRADSYNC_NCCL", "GRADSYNC_CUBLASLT", "GRADSYNC_CUDNN", NULL};
+        "GRADSYNC_FAILPOINTS", "GRADSYNC_HOST", "GRADSYNC_NCCL", "GRADSYNC_NCCL_WINDOWS", "GRADSYNC_NCCL_REGISTRATION",
+        "GRADSYNC_CUBLASLT", "GRADSYNC_CUDNN", "GRADSYNC_MATMUL_TIMING", "GRADSYNC_MATMUL_CANDIDATES", "GRADSYNC_MATMUL_WORKSPACE_MIB", NULL};
     for (size_t i = 0; families[i]; i++)
         if (strncmp(variable, families[i], strlen(families[i])) == 0) return true;
     for (size_t i = 0; names[i]; i++)
@@ -175,6 +176,7 @@ gs_status gs_rank_environment_make(gs_rank_environment *out, const gs_json *spec
     *out = (gs_rank_environment){0};
     const gs_json *wanted = gs_json_get(spec, "environment");
     gs_status status = take_own(out, sources->own, sources->passed);
+    for (char *const *user = sources->user; user && *user && !status.code; user++) status = put(out, strdup(*user));
     for (size_t i = 0; i < gs_json_count(wanted) && !status.code; i++)
         status = take_variable(out, gs_json_at(wanted, i), sources->secrets);
     for (char *const *set = sources->set; set && *set && !status.code; set++) status = put(out, strdup(*set));
@@ -203,4 +205,27 @@ size_t gs_rank_environment_hide(const gs_rank_environment *environment, char *te
         }
     }
     return bytes;
+}
+
+size_t gs_rank_environment_longest(const gs_rank_environment *environment) {
+    return environment->num_secrets ? strlen(environment->secrets[0]) : 0;
+}
+
+// The first byte of a secret that lies across `at`; `at` when none does.
+static size_t begin_across(const char *secret, const char *text, size_t bytes, size_t at) {
+    size_t secret_bytes = strlen(secret);
+    size_t from = at >= secret_bytes ? at - secret_bytes + 1 : 0, to = at + secret_bytes - 1;
+    if (to > bytes) to = bytes;
+    const char *found = to > from ? memmem(text + from, to - from, secret, secret_bytes) : NULL;
+    return found ? (size_t)(found - text) : at;
+}
+
+size_t gs_rank_environment_cut(const gs_rank_environment *environment, const char *text, size_t bytes, size_t at) {
+    for (size_t i = 0; i < environment->num_secrets;) {
+        size_t begin = begin_across(environment->secrets[i], text, bytes, at);
+        if (begin == 0) return strlen(environment->secrets[i]);  // it is the whole piece
+        i = begin < at ? 0 : i + 1;  // before another place, those that were looked for may lie across it
+        at = begin;
+    }
+    return at;
 }

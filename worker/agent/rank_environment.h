@@ -27,6 +27,7 @@ typedef struct gs_rank_environment {
 
 typedef struct gs_rank_environment_sources {
     char *const *own;     // the agent's environment, ended by NULL; NULL: empty
+    char *const *user;    // "NAME=value" in the place of the agent's, where ranks are another user's; ended by NULL; NULL: none
     const char *passed;   // names that are taken from it beside the usual ones, with commas between; NULL or "": none
     const char *secrets;  // their directory; NULL or "": there are none here
     char *const *set;     // "NAME=value" of the agent for this rank, which nobody overrides, ended by NULL; NULL: none
@@ -39,6 +40,9 @@ GS_NODISCARD gs_status gs_rank_environment_make(gs_rank_environment *out, const 
 // Overwrites what is secret.
 void gs_rank_environment_release(gs_rank_environment *environment);
 
+// Where a text that goes on may be cut near `at` so that no secret is: the longest secret but a byte has to be seen behind it.
+size_t gs_rank_environment_cut(const gs_rank_environment *environment, const char *text, size_t bytes, size_t at);
+size_t gs_rank_environment_longest(const gs_rank_environment *environment);  // in bytes; 0: there is none
 // Puts "***" in the place of each secret, or line of one, in the text; returns how long it is then.
 size_t gs_rank_environment_hide(const gs_rank_environment *environment, char *text, size_t bytes);
 

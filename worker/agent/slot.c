@@ -16,6 +16,7 @@
 
 #define READ_BYTES 65536
 #define TAIL_LINE_BYTES 1000
+#define MOST_RANKS (1 << 20)
 
 extern char **environ;
 
@@ -77,9 +78,17 @@ static gs_status make_environment(gs_slot *slot, const gs_json *document) {
              gs_json_string_or(document, "visible_devices", ""));
     char *const set[] = {rank, visible_devices, (char *)(uintptr_t)"OPENBLAS_NUM_THREADS=1", NULL};
     gs_rank_environment_sources sources = {.own = environ, .set = set};
-    if (slot->confinement) {
-        sources.secrets = slot->confinement->options.secrets;
-        sources.passed = slot->confinement->options.pass_environment;
+    const gs_confinement *confinement = slot->confinement;
+    char *user[4] = {NULL};
+    if (confinement) {
+        sources.secrets = confinement->options.secrets;
+        sources.passed = confinement->options.pass_environment;
+        if (confinement->changes_user) {
+            user[0] = (char *)(uintptr_t)confinement->home;
+            user[1] = (char *)(uintptr_t)confinement->user_name;
+            user[2] = (char *)(uintptr_t)confinement->log_name;
+            sources.user = user;
+        }
     }
     return gs_rank_environment_make(&slot->environment, gs_json_get(document, "spec"), &sources);
 }
@@ -192,10 +201,16 @@ static void keep_tail(gs_slot *slot, const char *text, size_t bytes) {
     *at = strndup(text, bytes < TAIL_LINE_BYTES ? bytes : TAIL_LINE_BYTES);
 }
 
+// What a trainer wrote about itself; one that was taken over may have written anything.
+static int rank_of(const gs_slot *slot) {
+    int rank = atomic_load(&slot->page->rank);
+    return rank < 0 || rank >= MOST_RANKS ? (int)gs_json_int_or(slot->document, "rank_hint", 0) : rank;
+}
+
 static void report_line(gs_slot_output *output, const char *text, size_t bytes) {
     gs_slot *slot = output->slot;
     gs_log_record record = {.job = slot->job,
-                            .rank = atomic_load(&slot->page->rank),
+                            .rank = rank_of(slot),
                             .generation = atomic_load(&slot->page->generation),
                             .stream = output->stream,
                             .text = text,
@@ -218,6 +233,11 @@ static void take_line(void *ctx, const char *text, size_t bytes) {
     free(shown);
 }
 
+static size_t cut_line(void *ctx, const char *text, size_t bytes, size_t at) {
+    const gs_slot_output *output = ctx;
+    return gs_rank_environment_cut(&output->slot->environment, text, bytes, at);
+}
+
 void gs_slot_read(gs_slot *slot, gs_slot_output *output) {
     char data[READ_BYTES];
     // Bounded, so that a trainer that prints without end does not keep the agent from the others.
@@ -230,9 +250,12 @@ void gs_slot_read(gs_slot *slot, gs_slot_output *output) {
             output->fd = -1;
             return;
         }
+        if (slot->environment.num_secrets && !output->lines.text) {
+            output->lines.hold = gs_rank_environment_longest(&slot->environment) - 1;
+            output->lines.cut = cut_line;
+        }
         gs_log_lines_add(&output->lines, data, (size_t)bytes, take_line, output);
     }
-    (void)slot;
 }
 
 static gs_json *encode_tail(const gs_slot *slot) {
@@ -251,10 +274,12 @@ gs_json *gs_slot_describe(const gs_slot *slot) {
     gs_json_set_int(out, "slot", slot->index);
     gs_json_set_string(out, "job", slot->job);
     gs_json_set_string(out, "cluster", slot->cluster);
-    gs_json_set_int(out, "rank", atomic_load(&slot->page->rank));
+    gs_json_set_int(out, "rank", rank_of(slot));
     gs_json_set_int(out, "generation", atomic_load(&slot->page->generation));
-    gs_json_set_int(out, "world_size", atomic_load(&slot->page->world_size));
-    gs_json_set_int(out, "applied_step", atomic_load(&slot->page->applied_step));
+    int world_size = atomic_load(&slot->page->world_size);
+    int64_t applied_step = atomic_load(&slot->page->applied_step);
+    gs_json_set_int(out, "world_size", world_size < 0 || world_size > MOST_RANKS ? 0 : world_size);
+    gs_json_set_int(out, "applied_step", applied_step < 0 ? 0 : applied_step);
     gs_json_set_string(out, "state", gs_member_state_name((gs_member_state)atomic_load(&slot->page->state)));
     gs_json_set_u64(out, "incarnation", slot->incarnation);
     gs_json_set_int(out, "pid", slot->pid);

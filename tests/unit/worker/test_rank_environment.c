@@ -84,7 +84,8 @@ static void a_rank_has_its_agents_variables_its_jobs_and_its_own(void **state) {
 // Credentials of whoever started the worker have names that no list of ours knows.
 static void of_its_agents_a_rank_gets_what_is_named_and_nothing_else(void **state) {
     static const char *const kept[] = {"PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME",
-                                       "OPENBLAS_CORETYPE", "GRADSYNC_REDUCER_LOG", "GRADSYNC_HOST", "WANTED", "ALSO_WANTED"};
+                                       "OPENBLAS_CORETYPE", "GRADSYNC_REDUCER_LOG", "GRADSYNC_HOST", "GRADSYNC_NCCL_WINDOWS",
+                                       "GRADSYNC_NCCL_REGISTRATION", "GRADSYNC_MATMUL_CANDIDATES", "GRADSYNC_MATMUL_WORKSPACE_MIB", "WANTED", "ALSO_WANTED"};
     static const char *const left[] = {"AWS_SECRET_ACCESS_KEY", "GRADSYNC_TOKEN", "GRADSYNC_TOKEN_FILE", "GRADSYNC_SECRETS", "GRADSYNC_KEY",
                                        "GRADSYNC_ENROL", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR",
                                        "DBUS_SESSION_BUS_ADDRESS", "PATHS", "HOMES", "GRADSYNC_HOSTS", "WANTED_TOO", "ALSO", "UNWANTED"};
@@ -103,6 +104,33 @@ static void of_its_agents_a_rank_gets_what_is_named_and_nothing_else(void **stat
     assert_int_equal(environment.count, KEPT);
     gs_rank_environment_release(&environment);
     for (int i = 0; i < KEPT + LEFT; i++) free(own[i]);
+}
+
+static void a_rank_of_another_user_has_his_home(void **state) {
+    static char *const own[] = {(char *)(uintptr_t)"HOME=/root", (char *)(uintptr_t)"PATH=/bin", NULL};
+    static char *const user[] = {(char *)(uintptr_t)"HOME=/home/trainer", (char *)(uintptr_t)"USER=trainer", NULL};
+    const gs_rank_environment_sources sources = {.own = own, .user = user};
+    gs_rank_environment environment;
+    (void)state;
+    assert_ok(gs_rank_environment_make(&environment, NULL, &sources));
+    assert_string_equal(value_of(&environment, "HOME"), "/home/trainer");
+    assert_string_equal(value_of(&environment, "USER"), "trainer");
+    assert_string_equal(value_of(&environment, "PATH"), "/bin");
+    gs_rank_environment_release(&environment);
+}
+
+// A line that is longer than a piece is cut; a secret in it is not, wherever it lies.
+static void no_piece_ends_within_a_secret(void **state) {
+    static const char text[] = "0123456789abcdefghijklmnopqrst";
+    char *secrets[] = {(char *)(uintptr_t)"cdefghijkl", (char *)(uintptr_t)"89abcdef"};
+    const gs_rank_environment environment = {.secrets = secrets, .num_secrets = 2};
+    (void)state;
+    assert_int_equal(gs_rank_environment_longest(&environment), 10);
+    for (size_t at = 1; at < sizeof text - 10; at++) {
+        size_t wanted = at > 8 && at < 22 ? 8 : at;  // in either, or where they overlap
+        assert_int_equal(gs_rank_environment_cut(&environment, text, sizeof text - 1, at), wanted);
+    }
+    assert_int_equal(gs_rank_environment_cut(&environment, text + 12, 18, 5), 10);  // it begins the piece
 }
 
 // As Kubernetes puts them there: a link to a file of a directory that a link stands for.
@@ -203,6 +231,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_rank_has_its_agents_variables_its_jobs_and_its_own),
         TEST(of_its_agents_a_rank_gets_what_is_named_and_nothing_else),
+        cmocka_unit_test(a_rank_of_another_user_has_his_home),
+        cmocka_unit_test(no_piece_ends_within_a_secret),
         TEST(a_secret_may_be_a_link_that_stays_in_its_directory),
         TEST(what_cannot_be_given_is_an_error_that_names_it_and_not_its_value),
         TEST(no_line_of_a_secret_is_shown),

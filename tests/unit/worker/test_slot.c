@@ -1,5 +1,6 @@
 #include "worker/agent/slot.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -38,6 +39,15 @@ static int be_trainer(int launch_fd) {
     } else if (strcmp(task, "tell") == 0) {
         printf("TOKEN is %zu bytes: %s\n", strlen(getenv("TOKEN")), getenv("TOKEN"));
         printf("NoNewPrivs: %d\n", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+    } else if (strcmp(task, "long") == 0) {
+        for (int i = 0; i < 65520; i++) putchar('x');  // the token lies across the end of a piece
+        printf("%s", getenv("TOKEN"));
+        for (int i = 0; i < 65500; i++) putchar('y');
+        printf("%s", getenv("TOKEN"));  // and no end of the line
+    } else if (strcmp(task, "lie") == 0) {
+        atomic_store(&launch.page->rank, -7);
+        atomic_store(&launch.page->world_size, INT_MIN);
+        atomic_store(&launch.page->state, 1 << 24);
     } else if (strcmp(task, "sleep") == 0) {
         puts("sleeping");
         fflush(stdout);
@@ -61,7 +71,7 @@ typedef struct fixture {
     gs_thread *thread;
     gs_slot slot;
     gs_json *exited;
-    int num_lines;
+    int num_lines, num_leaked;
 } fixture;
 
 static void take_exit(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -79,6 +89,8 @@ static void take_log(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     const gs_json *records = gs_json_get(request, "records");
     (void)peer;
     f->num_lines += (int)gs_json_count(records);
+    for (size_t i = 0; i < gs_json_count(records); i++)
+        f->num_leaked += strchr(gs_json_string_or(gs_json_at(records, i), "text", "h"), 'h') != NULL;
     gs_rpc_reply(call, gs_ok(), NULL);
 }
 
@@ -274,6 +286,37 @@ static void a_trainer_is_described_by_both_clusters(void **state) {
     gs_json_release(document);
 }
 
+static void a_secret_across_the_end_of_a_piece_is_hidden(void **state) {
+    fixture *f = *state;
+    char *dir = gs_temp_dir_make(), path[600];
+    snprintf(path, sizeof path, "%s/tracker", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("hush-hush\n", file);
+    fclose(file);
+    const gs_confinement confinement = {.options = {.run_as = "", .cgroup = "", .secrets = dir}};
+    f->slot.confinement = &confinement;
+    gs_json *document = document_of("long", SECRET);
+    assert_ok(gs_slot_start(&f->slot, document, NULL));
+    run_slot(f, false);
+    stop_listening(f);
+    assert_true(f->num_lines >= 2);
+    assert_int_equal(f->num_leaked, 0);
+    gs_json_release(document);
+    gs_temp_dir_remove(dir);
+}
+
+static void what_a_trainer_says_of_itself_is_looked_at(void **state) {
+    fixture *f = *state;
+    start(f, "lie");
+    run_slot(f, false);
+    stop_listening(f);
+    assert_int_equal(gs_json_int_or(f->exited, "exit_code", -1), 0);
+    assert_int_equal(gs_json_int_or(f->exited, "rank", -1), 3);
+    assert_int_equal(gs_json_int_or(f->exited, "world_size", -1), 0);
+    assert_string_equal(gs_json_string_or(f->exited, "state", ""), "booting");
+}
+
 static void without_its_secret_nothing_is_started(void **state) {
     fixture *f = *state;
     gs_json *document = document_of("tell", SECRET);
@@ -307,6 +350,8 @@ int main(int argc, char **argv) {
         TEST(who_does_not_listen_is_killed_after_the_grace),
         TEST(who_stood_still_for_too_long_ends_by_a_signal),
         TEST(a_trainer_has_its_secret_and_nobody_else_sees_it),
+        TEST(a_secret_across_the_end_of_a_piece_is_hidden),
+        TEST(what_a_trainer_says_of_itself_is_looked_at),
         TEST(without_its_secret_nothing_is_started),
         TEST(a_trainer_is_described_by_both_clusters),
         TEST(a_slot_can_be_used_again),
