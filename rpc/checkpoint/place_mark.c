@@ -10,12 +10,10 @@ static void path_in(char path[1300], const char *directory, const char *cluster)
 
 gs_status gs_place_mark_leave(const char *directory, const char *cluster, uint64_t life) {
     char path[1300];
-    uint64_t bytes;
-    gs_digest digest;
     path_in(path, directory, cluster);
     gs_json *object = gs_json_new_object();
     gs_json_set_u64(object, "life", life);
-    return gs_sealed_json_write(object, path, &bytes, &digest);
+    return gs_sealed_json_put(object, path);
 }
 
 gs_status gs_place_mark_read(uint64_t *life, const char *directory, const char *cluster) {

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "core/status.h"
 
@@ -14,8 +15,11 @@ typedef struct gs_file_mark {
 } gs_file_mark;
 
 bool gs_file_mark_equal(const gs_file_mark *a, const gs_file_mark *b);
-// NOT_FOUND: there is no file. FAILED_PRECONDITION: its mode has one of the bits `forbidden`.
-GS_NODISCARD gs_status gs_file_mark_take(gs_file_mark *mark, const char *path, unsigned forbidden);
+gs_file_mark gs_file_mark_of(const struct stat *facts);
+// Of what a link leads to. NOT_FOUND: there is no file.
+GS_NODISCARD gs_status gs_file_mark_take(gs_file_mark *mark, const char *path);
+// FAILED_PRECONDITION: its mode has one of the bits `forbidden`, or it is another user's than this one and root.
+GS_NODISCARD gs_status gs_file_check_guarded(const struct stat *facts, const char *path, unsigned forbidden);
 // Holds `path`.lock, for 5 s at most; *fd is the caller's, and closing it ends that.
 GS_NODISCARD gs_status gs_file_lock(int *fd, const char *path);
 

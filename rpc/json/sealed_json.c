@@ -15,6 +15,8 @@
 // The bytes `,"digest":"xxh3:…"}` and a newline: always as many, always the last.
 #define CLOSING_FORMAT ",\"digest\":\"%s\"}\n"
 #define CLOSING_BYTES (11 + GS_DIGEST_TEXT_LEN - 1 + 3)
+// What coordinator, workers and ranks tell each other where checkpoints are holds no secret, and they may be several users.
+enum { MODE_PRIVATE = 0600, MODE_SHARED = 0644 };
 #define MAX_BYTES (256u * 1024 * 1024)
 
 static gs_status write_all(int fd, const char *text, size_t bytes, const char *path, bool is_kept) {
@@ -49,8 +51,8 @@ static gs_status rename_file(const char *from, const char *to) {
 }
 
 // Under a name that nobody has.
-static gs_status create_file(const char *path, const char *text, size_t bytes, bool is_kept) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+static gs_status create_file(const char *path, const char *text, size_t bytes, bool is_kept, mode_t mode) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0) return gs_error_from_errno(errno, "%s", path);
     gs_status status = write_all(fd, text, bytes, path, is_kept);
     if (close(fd) < 0 && !status.code) status = gs_error_from_errno(errno, "close %s", path);
@@ -59,10 +61,10 @@ static gs_status create_file(const char *path, const char *text, size_t bytes, b
 }
 
 // The same road as for part files: a temporary name, synced, closed, renamed, directory synced.
-static gs_status write_file(const char *path, const char *text, size_t bytes, bool is_kept) {
+static gs_status write_file(const char *path, const char *text, size_t bytes, bool is_kept, mode_t mode) {
     char temporary[PATH_MAX];
     snprintf(temporary, sizeof temporary, "%s.tmp.%08x", path, (unsigned)gs_random_from_system());
-    GS_TRY(create_file(temporary, text, bytes, is_kept));
+    GS_TRY(create_file(temporary, text, bytes, is_kept, mode));
     gs_status status = rename_file(temporary, path);
     if (status.code) {
         unlink(temporary);
@@ -88,12 +90,22 @@ static gs_status seal(char **whole, gs_json *object, const char *path, uint64_t 
     return gs_ok();
 }
 
-gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest) {
+static gs_status write_sealed(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest, mode_t mode) {
     char *text;
     GS_TRY(seal(&text, object, path, bytes, digest));
-    gs_status status = write_file(path, text, (size_t)*bytes, true);
+    gs_status status = write_file(path, text, (size_t)*bytes, true, mode);
     free(text);
     return status;
+}
+
+gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes, gs_digest *digest) {
+    return write_sealed(object, path, bytes, digest, MODE_PRIVATE);
+}
+
+gs_status gs_sealed_json_put(gs_json *object, const char *path) {
+    uint64_t bytes;
+    gs_digest digest;
+    return write_sealed(object, path, &bytes, &digest, MODE_SHARED);
 }
 
 gs_status gs_sealed_json_text(char **text, gs_json *object) {
@@ -107,7 +119,7 @@ gs_status gs_sealed_json_show(gs_json *object, const char *path) {
     uint64_t bytes;
     gs_digest digest;
     GS_TRY(seal(&text, object, path, &bytes, &digest));
-    gs_status status = write_file(path, text, (size_t)bytes, false);
+    gs_status status = write_file(path, text, (size_t)bytes, false, MODE_SHARED);
     free(text);
     return status;
 }
@@ -115,7 +127,7 @@ gs_status gs_sealed_json_show(gs_json *object, const char *path) {
 gs_status gs_sealed_json_draft(gs_json *object, const char *draft, uint64_t *bytes, gs_digest *digest) {
     char *text;
     GS_TRY(seal(&text, object, draft, bytes, digest));
-    gs_status status = create_file(draft, text, (size_t)*bytes, true);
+    gs_status status = create_file(draft, text, (size_t)*bytes, true, MODE_SHARED);
     free(text);
     return status;
 }
@@ -131,9 +143,14 @@ gs_status gs_sealed_json_publish(const char *draft, const char *path) {
     return status;
 }
 
-static gs_status read_file(char **text, size_t *bytes, const char *path) {
+typedef struct file_guard {
+    unsigned forbidden;
+    gs_file_mark mark;
+} file_guard;
+
+static gs_status read_file(char **text, size_t *bytes, const char *path, file_guard *guard) {
     // A pipe that somebody left there must not hold up whoever looks.
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | (guard ? 0 : O_NOFOLLOW) | O_NONBLOCK);
     if (fd < 0) return gs_error_from_errno(errno, "%s", path);
     struct stat facts;
     gs_status status = gs_ok();
@@ -142,6 +159,8 @@ static gs_status read_file(char **text, size_t *bytes, const char *path) {
         status = gs_error_from_errno(errno, "%s", path);
     } else if (!S_ISREG(facts.st_mode)) {
         status = gs_error(GS_DATA_LOSS, "%s: is no regular file", path);
+    } else if (guard && (status = gs_file_check_guarded(&facts, path, guard->forbidden)).code) {
+        // Said.
     } else if (facts.st_size > MAX_BYTES) {
         status = gs_error(GS_DATA_LOSS, "%s: too large for a sealed file", path);
     } else if (!(*text = malloc((size_t)facts.st_size + 1))) {
@@ -156,6 +175,7 @@ static gs_status read_file(char **text, size_t *bytes, const char *path) {
     }
     *bytes = (size_t)facts.st_size;
     (*text)[*bytes] = '\0';
+    if (guard) guard->mark = gs_file_mark_of(&facts);
     return gs_ok();
 }
 
@@ -172,11 +192,20 @@ gs_status gs_sealed_json_parse(gs_json **out, const char *text, size_t bytes) {
     return status;
 }
 
-gs_status gs_sealed_json_read(gs_json **out, const char *path) {
+static gs_status read_and_parse(gs_json **out, const char *path, file_guard *guard) {
     char *text;
     size_t bytes;
-    GS_TRY(read_file(&text, &bytes, path));
+    GS_TRY(read_file(&text, &bytes, path, guard));
     gs_status status = gs_sealed_json_parse(out, text, bytes);
     free(text);
     return gs_status_prefix(status, "%s", path);
+}
+
+gs_status gs_sealed_json_read(gs_json **out, const char *path) { return read_and_parse(out, path, NULL); }
+
+gs_status gs_sealed_json_read_guarded(gs_json **out, gs_file_mark *mark, const char *path, unsigned forbidden) {
+    file_guard guard = {.forbidden = forbidden};
+    gs_status status = read_and_parse(out, path, &guard);
+    if (mark) *mark = guard.mark;
+    return status;
 }

@@ -9,11 +9,14 @@
 #include "core/digest.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
+#include "rpc/json/sealed_file.h"
 
-// Adds the closing digest and writes `path` by a temporary name, fsync, rename and fsync of the directory;
+// For its owner alone. Adds the closing digest and writes `path` by a temporary name, fsync, rename and fsync of the directory;
 // `object` is taken. *digest is of the whole file.
 GS_NODISCARD gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes,
                                             gs_digest *digest);
+// The same for everybody to read, as the three below: other users' processes look for it.
+GS_NODISCARD gs_status gs_sealed_json_put(gs_json *object, const char *path);
 // The bytes of such a file; *text is the caller's.
 GS_NODISCARD gs_status gs_sealed_json_text(char **text, gs_json *object);
 // The same for those who look now: nothing waits for the disk, and a loss of power may leave anything.
@@ -24,6 +27,9 @@ GS_NODISCARD gs_status gs_sealed_json_draft(gs_json *object, const char *draft, 
 GS_NODISCARD gs_status gs_sealed_json_publish(const char *draft, const char *path);
 // DATA_LOSS when the closing digest is not that of the bytes before it, or they are no JSON.
 GS_NODISCARD gs_status gs_sealed_json_read(gs_json **out, const char *path);
+// Of a file that says who may do what: gs_file_check_guarded of the very file that is read, also where a link leads to it, as
+// volumes of secrets have them. *mark (may be NULL) is of it.
+GS_NODISCARD gs_status gs_sealed_json_read_guarded(gs_json **out, gs_file_mark *mark, const char *path, unsigned forbidden);
 GS_NODISCARD gs_status gs_sealed_json_parse(gs_json **out, const char *text, size_t bytes);
 
 #endif

@@ -78,11 +78,9 @@ gs_json *gs_key_file_encode(const gs_key_file *key) {
 }
 
 gs_status gs_key_file_read(gs_key_file *key, gs_file_mark *mark, const char *path) {
-    gs_file_mark unused;
     gs_json *file = NULL;
     *key = (gs_key_file){0};
-    GS_TRY(gs_file_mark_take(mark ? mark : &unused, path, S_IRWXO | S_IWGRP | S_IXGRP));
-    GS_TRY(gs_sealed_json_read(&file, path));
+    GS_TRY(gs_sealed_json_read_guarded(&file, mark, path, S_IRWXO | S_IWGRP | S_IXGRP));
     gs_status status = gs_key_file_decode(key, file);
     gs_json_release(file);
     if (status.code == GS_INVALID_ARGUMENT) status.code = GS_DATA_LOSS;

@@ -71,10 +71,9 @@ gs_status gs_key_store_server(gs_key_file *key, const char *data_dir, bool *made
 
 gs_status gs_key_store_read(gs_key_list *list, gs_file_mark *mark, const char *path) {
     gs_json *file = NULL;
-    gs_status status = gs_file_mark_take(mark, path, S_IWGRP | S_IWOTH);  // before: what comes in between is seen next time
+    gs_status status = gs_sealed_json_read_guarded(&file, mark, path, S_IWGRP | S_IWOTH);
     if (status.code == GS_NOT_FOUND) return gs_ok();
     GS_TRY(status);
-    GS_TRY(gs_sealed_json_read(&file, path));
     status = gs_key_list_decode(list, file);
     gs_json_release(file);
     if (status.code == GS_INVALID_ARGUMENT) status.code = GS_DATA_LOSS;

@@ -102,11 +102,12 @@ static void look_at_file(gs_key_gate *gate) {
     static const gs_file_mark none = {0};
     gs_file_mark now;
     gs_key_list list = {0};
-    gs_status status = gs_file_mark_take(&now, gate->path, 0);
+    gs_status status = gs_file_mark_take(&now, gate->path);
     bool is_known = gs_file_mark_equal(&now, &gate->mark) && (!status.code || status.code == GS_NOT_FOUND);
-    if (!is_known && !status.code) status = gs_key_store_read(&list, &now, gate->path);
+    gs_file_mark read = now;
+    if (!is_known && !status.code) status = gs_key_store_read(&list, &read, gate->path);
     // One that was there and is gone takes nobody's key away: an attacker who could remove it could also change it.
-    if (!is_known && !status.code && gs_file_mark_equal(&now, &none)) status = gs_error(GS_NOT_FOUND, "%s is gone", gate->path);
+    if (!is_known && !status.code && gs_file_mark_equal(&read, &none)) status = gs_error(GS_NOT_FOUND, "%s is gone", gate->path);
     bool is_behind = !is_known && status.code;
     if (is_behind) tell_unreadable(gate, &now, status);
     else gate->told_code = GS_OK;
@@ -115,7 +116,7 @@ static void look_at_file(gs_key_gate *gate) {
         return;
     }
     size_t count = list.count;
-    status = show_list(gate, list, &now);
+    status = show_list(gate, list, &read);
     atomic_store(&gate->is_behind, false);
     gs_log_info("keys read", "path=%s count=%zu", gate->path, count);
     if (status.code) gs_log_error("keys not all known", "reason=\"%s\"", status.message);

@@ -11,6 +11,8 @@
 #include <cmocka.h>
 
 #include "rpc/checkpoint/fence.h"
+#include "rpc/checkpoint/life_sign.h"
+#include "rpc/checkpoint/place_mark.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 
@@ -107,8 +109,30 @@ static void which_generation_was_there_last_is_told(void **state) {
     assert_int_equal(generation, 0);
 }
 
+static unsigned mode_of(const char *directory, const char *name) {
+    char path[600];
+    struct stat facts;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    assert_int_equal(stat(path, &facts), 0);
+    return facts.st_mode & 0777;
+}
+
+// Coordinator and ranks may be two users.
+static void what_others_look_for_they_may_read(void **state) {
+    const char *path = *state;
+    mode_t usual = umask(022);
+    assert_ok(gs_fence_raise(path, &second));
+    assert_ok(gs_life_sign_leave(path, &second, 1));
+    assert_ok(gs_place_mark_leave(path, "c-home", 7));
+    umask(usual);
+    assert_int_equal(mode_of(path, "FENCE.json"), 0644);
+    assert_int_equal(mode_of(path, "ALIVE.json"), 0644);
+    assert_int_equal(mode_of(path, "PLACE-c-home.json"), 0644);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_others_look_for_they_may_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_fence_that_a_coordinator_puts_is_nobodys, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_later_generation_shuts_out_earlier_ones, set_up, tear_down),
         cmocka_unit_test_setup_teardown(another_cluster_takes_over_and_is_not_mistaken_for_later, set_up,

@@ -479,6 +479,36 @@ static void assert_owner(const char *dir, const char *name, uid_t owner) {
     assert_int_equal(facts.st_mode & 0777, 0600);
 }
 
+// `worker.key -> ..data/worker.key`, `..data -> ..2026`, as Kubernetes mounts a secret; and what it leads to is looked at.
+static void a_key_is_read_where_a_volume_of_secrets_has_it(void **state) {
+    (void)state;
+    char dir[] = "/tmp/gradsync-gate.XXXXXX", keys[GS_KEY_PATH_BYTES], path[200], target[200];
+    gs_key_file made_file, read;
+    gs_known_key made = {.name = "one", .role = GS_ROLE_AGENT};
+    gs_file_mark mark, same;
+    assert_non_null(mkdtemp(dir));
+    gs_key_store_path(keys, dir);
+    assert_ok(gs_key_store_make(keys, &made, &made_file));
+    snprintf(path, sizeof path, "%s/..2026", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(target, sizeof target, "%s/..2026/worker.key", dir);
+    assert_ok(gs_key_file_write(&made_file, target));
+    snprintf(path, sizeof path, "%s/..data", dir);
+    assert_int_equal(symlink("..2026", path), 0);
+    snprintf(path, sizeof path, "%s/worker.key", dir);
+    assert_int_equal(symlink("..data/worker.key", path), 0);
+    assert_ok(gs_key_file_read(&read, &mark, path));
+    assert_ok(gs_file_mark_take(&same, target));
+    assert_true(gs_file_mark_equal(&mark, &same));
+    assert_string_equal(read.name, "one");
+    assert_int_equal(chmod(target, 0440), 0);
+    assert_ok(gs_key_file_read(&read, NULL, path));
+    assert_int_equal(chmod(target, 0444), 0);
+    assert_int_equal(gs_key_file_read(&read, NULL, path).code, GS_FAILED_PRECONDITION);
+    snprintf(path, sizeof path, "rm -rf %s", dir);
+    assert_int_equal(system(path), 0);
+}
+
 static void what_root_makes_is_the_coordinators_users(void **state) {
     (void)state;
     if (geteuid() != 0) skip();
@@ -539,6 +569,7 @@ int main(void) {
         cmocka_unit_test(a_key_that_may_less_ends_what_it_has_begun),
         cmocka_unit_test(a_key_that_begins_like_another_takes_nobodys_place),
         cmocka_unit_test(a_used_token_is_cut_off_behind_its_answer),
+        cmocka_unit_test(a_key_is_read_where_a_volume_of_secrets_has_it),
         cmocka_unit_test(what_root_makes_is_the_coordinators_users),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
