@@ -1,6 +1,7 @@
 #include "worker/own_key.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,8 @@ static gs_status ask_to_enrol(gs_key_file *token, const gs_own_key_options *opti
     gs_status status = gs_ok();
     gs_deadline deadline = gs_deadline_in_seconds(ENROL_SECONDS);
     for (;;) {
+        gs_json_release(*reply);  // what came with a refusal
+        *reply = NULL;
         status = gs_rpc_call(client, GS_ENROL, request, reply, gs_deadline_in_seconds(ENROL_SECONDS / ENROL_TRIES));
         bool refused = gs_rpc_client_refusal(client) == GS_RPC_KEY_REFUSED;
         if (status.code && refused)
@@ -63,12 +66,51 @@ static bool recall(gs_key_file *fresh, const char *made, const gs_curve_key *ser
     return false;
 }
 
-static bool is_certain(gs_status status) {
-    return status.code != GS_DEADLINE_EXCEEDED && status.code != GS_UNAVAILABLE;
+// The coordinator heard it and will not have it. Whatever else went wrong may have done so behind its yes.
+static bool is_refusal(gs_status status) {
+    return status.code == GS_PERMISSION_DENIED || status.code == GS_INVALID_ARGUMENT || status.code == GS_ALREADY_EXISTS;
+}
+
+// It enrolled with an earlier try, whose answer was lost: then the token is used, and the key itself is what is shown. Of both
+// answers the second counts.
+static gs_status ask_with_either(gs_key_file *token, const gs_own_key_options *options, const char *name, gs_key_file *fresh,
+                                 gs_json **reply) {
+    gs_status status = ask_to_enrol(token, options, *options->name ? name : "", fresh, reply);
+    if (status.code == GS_INVALID_ARGUMENT && !*options->name) status = ask_to_enrol(token, options, name, fresh, reply);
+    return status.code == GS_PERMISSION_DENIED ? ask_to_enrol(fresh, options, name, fresh, reply) : status;
+}
+
+// The file that is there already gets its name: on a full disk, too.
+static gs_status put_in_place(const char *made, const char *path) {
+    char directory[PATH_MAX];
+    if (rename(made, path) != 0) return gs_error_from_errno(errno, "key: %s", path);
+    snprintf(directory, sizeof directory, "%s", path);
+    char *slash = strrchr(directory, '/');
+    if (slash) slash[slash == directory] = '\0';
+    int fd = open(slash ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return gs_error_from_errno(errno, "key: %s", directory);
+    gs_status status = fsync(fd) == 0 ? gs_ok() : gs_error_from_errno(errno, "key: %s", directory);
+    close(fd);
+    return status;
+}
+
+// What the coordinator calls it may be another name than was asked for.
+static gs_status keep(gs_key_file *fresh, const gs_json *reply, const char *name, const char *made, const char *path) {
+    char given[GS_KEY_NAME_BYTES];
+    bool is_pool = gs_json_bool_or(reply, "pool", false);
+    snprintf(given, sizeof given, "%s", gs_json_string_or(reply, "name", name));
+    if (strcmp(given, fresh->name) != 0 || is_pool != fresh->is_pool) {
+        memcpy(fresh->name, given, sizeof fresh->name);
+        fresh->is_pool = is_pool;
+        GS_TRY(gs_key_file_write(fresh, made));
+    }
+    GS_TRY(put_in_place(made, path));
+    gs_log_info("enrolled", "name=%s pool=%d key=%s", fresh->name, (int)fresh->is_pool, path);
+    return gs_ok();
 }
 
 // The key is on the disk before it is known. Whoever ends between that and its name finds it here again: the token may have been
-// used for it, and then the key itself is what is shown.
+// used for it. It goes only where the coordinator has refused it.
 static gs_status enrol(const char *path, const gs_own_key_options *options) {
     char made[PATH_MAX + 8];
     gs_key_file token, fresh = {0};
@@ -76,24 +118,18 @@ static gs_status enrol(const char *path, const gs_own_key_options *options) {
     snprintf(made, sizeof made, "%s.new", path);
     GS_TRY(gs_enrol_token_read(&token, options->enrol));
     const char *name = *options->name ? options->name : options->host;
-    bool is_old = recall(&fresh, made, &token.server);
     gs_status status = gs_ok();
-    if (!is_old) {
+    if (!recall(&fresh, made, &token.server)) {
         fresh.server = token.server;
         snprintf(fresh.name, sizeof fresh.name, "%s", name);
         status = gs_curve_pair_draw(&fresh.pair);
         if (!status.code) status = gs_key_file_write(&fresh, made);
     }
-    if (!status.code) status = ask_to_enrol(&token, options, *options->name ? name : "", &fresh, &reply);
-    if (status.code == GS_INVALID_ARGUMENT && !*options->name) status = ask_to_enrol(&token, options, name, &fresh, &reply);
-    if (status.code == GS_PERMISSION_DENIED && is_old && !ask_to_enrol(&fresh, options, name, &fresh, &reply).code) status = gs_ok();
     if (!status.code) {
-        snprintf(fresh.name, sizeof fresh.name, "%s", gs_json_string_or(reply, "name", name));
-        fresh.is_pool = gs_json_bool_or(reply, "pool", false);
-        status = gs_key_file_write(&fresh, path);
-        gs_log_info("enrolled", "name=%s pool=%d key=%s", fresh.name, (int)fresh.is_pool, path);
+        status = ask_with_either(&token, options, name, &fresh, &reply);
+        if (is_refusal(status)) unlink(made);
+        if (!status.code) status = keep(&fresh, reply, name, made, path);
     }
-    if (is_certain(status)) unlink(made);
     gs_json_release(reply);
     gs_key_file_wipe(&token);
     gs_key_file_wipe(&fresh);
