@@ -81,9 +81,12 @@ static gs_status admit_caller(const gs_door *door, const gs_http_request *reques
     if (!header && cookies && needed != GS_ROLE_ANYBODY && gs_token_store_asks(door->services.tokens))
         gs_session_of_cookies(secret, cookies, request->is_encrypted ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE);
     if (!*secret) return gs_token_store_admit(door->services.tokens, caller, header, needed);
-    if (!gs_sessions_find(door->services.sessions, token_id, secret, gs_now_ns())) token_id[0] = '\0';
+    uint64_t session;
+    if (!gs_sessions_find(door->services.sessions, token_id, &session, secret, gs_now_ns())) token_id[0] = '\0';
     explicit_bzero(secret, sizeof secret);
-    return gs_token_store_admit_session(door->services.tokens, caller, token_id, needed);
+    gs_status status = gs_token_store_admit_session(door->services.tokens, caller, token_id, needed);
+    caller->session = session;
+    return status;
 }
 
 // A browser sends a cookie whoever's page asks. A header of one's own it sends to its own server alone, unless that allows
@@ -95,10 +98,15 @@ static bool check_forgery(const gs_door *door, const gs_http_request *request, g
     return false;
 }
 
+// What changes something, or would: of what a viewer may, only sessions do.
+static bool is_audited(const gs_http_request *request, const gs_route *route) {
+    return !is_reading(request) && (!route || route->role >= GS_ROLE_OPERATOR || strcmp(route->path, "/v1/session") == 0);
+}
+
 // Of each token so many changes a second: each costs the disk, and the others theirs.
 static bool check_rate(const gs_door *door, const gs_http_request *request, gs_http_response *response, const gs_route *route,
                        const gs_caller *caller) {
-    if (!*caller->id || route->role < GS_ROLE_OPERATOR || is_reading(request)) return true;
+    if (!*caller->id || !is_audited(request, route)) return true;
     double wait_seconds = gs_rates_take(door->services.changes, caller->id, gs_now_ns());
     if (wait_seconds == 0) return true;
     gs_problem_answer_code(response, request->id, "rate_limited", "token %s (%s) changes more than 100 times a second", caller->id, caller->name);
@@ -200,11 +208,6 @@ static void log_request(const gs_http_request *request, const gs_caller *caller,
            status, seconds, *caller->id ? " token=" : "", caller->id, *caller->id ? " name=" : "", caller->name);
 }
 
-// What changes something, or would: of what a viewer may, only sessions do.
-static bool is_audited(const gs_http_request *request, const gs_route *route) {
-    return !is_reading(request) && (!route || route->role >= GS_ROLE_OPERATOR || strcmp(route->path, "/v1/session") == 0);
-}
-
 //   response  NULL: the request begins
 static void audit_request(gs_door *door, const gs_http_request *request, const gs_http_response *response,
                           const gs_caller *caller, const gs_route *route) {
@@ -215,6 +218,8 @@ static void audit_request(gs_door *door, const gs_http_request *request, const g
                           .path = request->path, .token = caller->id, .name = caller->name, .role = role ? role : "",
                           .from = request->from, .status = response ? response->status : 0,
                           .made = response ? gs_http_response_header(response, "Location") : NULL,
+                          // Who may change nothing, or was told so, pushes out no line of who did.
+                          .is_lesser = (role && caller->role < GS_ROLE_OPERATOR) || (response && (response->status == 403 || response->status == 429)),
                           .seconds = gs_seconds_since(request->begin_ns)};
     gs_audit_write(door->audit, &line);
     gs_api_metrics_set_audit_lost(door->services.metrics, gs_audit_lost(door->audit));

@@ -159,7 +159,8 @@ void gs_audit_write(gs_audit *audit, const gs_audit_line *line) {
     gs_status status = gs_json_encode(&text, NULL, json, false);
     gs_json_release(json);
     pthread_mutex_lock(&audit->lock);
-    bool is_there = !status.code && append_line(audit, line->kind == GS_AUDIT_REFUSED ? &audit->refused : &audit->calls, text);
+    bool is_other = line->is_lesser || line->kind == GS_AUDIT_REFUSED;
+    bool is_there = !status.code && append_line(audit, is_other ? &audit->refused : &audit->calls, text);
     pthread_mutex_unlock(&audit->lock);
     if (!is_there) {
         char quoted[1024];

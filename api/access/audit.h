@@ -1,6 +1,6 @@
 // Who did what, and when: a file of lines in JSON, one when a request that changes something begins and one when it is
-// answered; and beside it another file of those that were refused because nobody knows whose they are, so that strangers
-// who knock push nothing out of the first. Any thread. What is written here is no secret.
+// answered; and beside it another file of those that were refused, and of those of who may change nothing, so that strangers
+// who knock push nothing out of the first, nor does a token of little right. Any thread. What is written here is no secret.
 //
 // A line is with the system before the request goes on, so that it outlives the process, and on the disk within about a
 // second. A line that a loss of power cut in two stays, and the next begins behind it. Each file is renamed when it is
@@ -12,6 +12,7 @@
 #ifndef API_ACCESS_AUDIT_H
 #define API_ACCESS_AUDIT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/status.h"
@@ -32,6 +33,7 @@ typedef struct gs_audit_line {
     int status;                       // 0: not answered yet
     const char *made;                 // where what was made is; NULL: nothing was
     double seconds;
+    bool is_lesser;  // it goes to the other file
 } gs_audit_line;
 
 typedef struct gs_audit_options {

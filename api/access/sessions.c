@@ -10,11 +10,13 @@
 typedef struct session {
     gs_secret_hash hash;
     char token_id[GS_TOKEN_ID_BYTES];
+    uint64_t number;  // from 1 on
     int64_t begin_ns, used_ns;  // used_ns 0: this place is free
 } session;
 
 struct gs_sessions {
     pthread_mutex_t lock;
+    uint64_t num_begun;
     session items[GS_SESSIONS_MOST];
 };
 
@@ -59,6 +61,7 @@ gs_status gs_sessions_begin(gs_sessions *sessions, char secret[GS_SECRET_TEXT_BY
     if (!gs_secret_hash_of(&fresh.hash, secret, strlen(secret))) return gs_error(GS_INTERNAL, "session: no hash");
     snprintf(fresh.token_id, sizeof fresh.token_id, "%s", token_id);
     pthread_mutex_lock(&sessions->lock);
+    fresh.number = ++sessions->num_begun;
     *choose_place(sessions, token_id, now_ns) = fresh;
     pthread_mutex_unlock(&sessions->lock);
     return gs_ok();
@@ -74,14 +77,25 @@ static session *find(gs_sessions *sessions, const char *secret) {
     return found;
 }
 
-bool gs_sessions_find(gs_sessions *sessions, char token_id[GS_TOKEN_ID_BYTES], const char *secret, int64_t now_ns) {
+bool gs_sessions_find(gs_sessions *sessions, char token_id[GS_TOKEN_ID_BYTES], uint64_t *number, const char *secret, int64_t now_ns) {
+    *number = 0;
     pthread_mutex_lock(&sessions->lock);
     session *found = find(sessions, secret);
     bool is_there = found && !is_over(found, now_ns);
     if (is_there) {
         memcpy(token_id, found->token_id, GS_TOKEN_ID_BYTES);
+        *number = found->number;
         found->used_ns = now_ns;
     }
+    pthread_mutex_unlock(&sessions->lock);
+    return is_there;
+}
+
+bool gs_sessions_has(gs_sessions *sessions, uint64_t number, int64_t now_ns) {
+    bool is_there = false;
+    pthread_mutex_lock(&sessions->lock);
+    for (session *it = sessions->items; it < sessions->items + GS_SESSIONS_MOST; it++)
+        if (it->number == number && !is_over(it, now_ns)) is_there = true;
     pthread_mutex_unlock(&sessions->lock);
     return is_there;
 }

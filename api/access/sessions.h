@@ -27,7 +27,10 @@ void gs_sessions_destroy(gs_sessions *sessions);  // NULL is fine
 // *secret is the cookie's value. now_ns: of gs_now_ns, here and below.
 GS_NODISCARD gs_status gs_sessions_begin(gs_sessions *sessions, char secret[GS_SECRET_TEXT_BYTES], const char *token_id, int64_t now_ns);
 // The token that `secret` stands for, and that it was used. False: there is no such session, or not any more.
-bool gs_sessions_find(gs_sessions *sessions, char token_id[GS_TOKEN_ID_BYTES], const char *secret, int64_t now_ns);
+// *number: of this session and no other of this process.
+bool gs_sessions_find(gs_sessions *sessions, char token_id[GS_TOKEN_ID_BYTES], uint64_t *number, const char *secret, int64_t now_ns);
+// Whether it goes on, without its being used by that.
+bool gs_sessions_has(gs_sessions *sessions, uint64_t number, int64_t now_ns);
 void gs_sessions_end(gs_sessions *sessions, const char *secret);
 
 // The value of `name` in a Cookie header, into `secret`; "" when there is none, or there are two: nobody can say which of them a

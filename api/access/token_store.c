@@ -349,13 +349,13 @@ gs_status gs_token_store_admit(gs_token_store *store, gs_caller *caller, const c
     return status.code ? status : check_role(caller, needed);
 }
 
-bool gs_token_store_admits_still(gs_token_store *store, const gs_caller *caller) {
+bool gs_token_store_admits_still(gs_token_store *store, gs_sessions *sessions, const gs_caller *caller) {
     if (caller->is_exempt) return true;
     pthread_mutex_lock(&store->lock);
     const gs_token *token = gs_token_list_find_id(&store->list, caller->id);
     bool is_admitted = !store->asks || (token && gs_token_counts(token, gs_wall_ms()));
     pthread_mutex_unlock(&store->lock);
-    return is_admitted;
+    return is_admitted && (!caller->is_session || gs_sessions_has(sessions, caller->session, gs_now_ns()));
 }
 
 typedef struct token_order {

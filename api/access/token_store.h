@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 
+#include "api/access/sessions.h"
 #include "api/access/token_list.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
@@ -41,6 +42,7 @@ typedef struct gs_caller {
     gs_role role;
     int64_t expires_ms;
     bool is_session;  // he showed a cookie, which stands for his token
+    uint64_t session;  // its number (sessions.h)
     bool is_exempt;  // came by a way on which nobody is asked, whatever tokens there are
 } gs_caller;
 
@@ -54,8 +56,9 @@ GS_NODISCARD gs_status gs_token_store_admit(gs_token_store *store, gs_caller *ca
 
 // The same of who shows something that stands for a token, a session's cookie; token_id "": it stands for none.
 GS_NODISCARD gs_status gs_token_store_admit_session(gs_token_store *store, gs_caller *caller, const char *token_id, gs_role needed);
-// Whether who was let in before would be now: his token counts still, or nobody is asked as before.
-bool gs_token_store_admits_still(gs_token_store *store, const gs_caller *caller);
+// Whether who was let in before would be now: his token counts still, and so does the session that he came by; or nobody is asked
+// as before.
+bool gs_token_store_admits_still(gs_token_store *store, gs_sessions *sessions, const gs_caller *caller);
 
 // *secret is what its bearer shows, told this once. life_seconds 0: it does not expire. As gs_token_list_add;
 // FAILED_PRECONDITION: tokens are ignored.

@@ -76,7 +76,7 @@ static ssize_t read_logs(void *ctx, char *buffer, size_t max_bytes) {
         if (stream->ended || gs_strbuf_failed(&stream->out) ||
             gs_http_client_gone(stream->options.http_client) ||
             gs_event_hubs_stopping(stream->options.hubs) ||
-            !gs_token_store_admits_still(stream->options.tokens, &stream->options.caller))
+            !gs_token_store_admits_still(stream->options.tokens, stream->options.sessions, &stream->options.caller))
             return GS_HTTP_STREAM_END;
         gs_strbuf_clear(&stream->out);
         stream->out_at = 0;

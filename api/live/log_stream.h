@@ -18,6 +18,7 @@ typedef struct gs_log_stream_options {
     gs_stream_slots *slots;  // of a follower: one is taken already; the stream gives it back
     char holder[GS_STREAM_HOLDER_BYTES];
     gs_token_store *tokens;
+    gs_sessions *sessions;
     gs_caller caller;        // the stream ends with his token
     const gs_json *request;  // of ReadLogs, copied
     const gs_json

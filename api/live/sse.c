@@ -150,7 +150,7 @@ static ssize_t read_events(void *ctx, char *buffer, size_t max_bytes) {
             return GS_HTTP_STREAM_END;
         gs_strbuf_clear(&stream->out);
         stream->out_at = 0;
-        if (!gs_token_store_admits_still(stream->options.tokens, &stream->options.caller)) {
+        if (!gs_token_store_admits_still(stream->options.tokens, stream->options.sessions, &stream->options.caller)) {
             gs_sse_write_event(&stream->out, NULL, "end", "{\"reason\":\"unauthenticated\"}");
             stream->ended = true;
         }

@@ -19,6 +19,7 @@ typedef struct gs_sse_options {
     gs_stream_slots *slots;     // one is taken already; the stream gives it back
     char holder[GS_STREAM_HOLDER_BYTES];
     gs_token_store *tokens;
+    gs_sessions *sessions;
     gs_caller caller;           // the stream ends with his token
     const char *job;            // full id, "" for the whole cluster
     bool only_events;           // of the topics: `event` alone

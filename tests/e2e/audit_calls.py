@@ -78,7 +78,7 @@ def check(here):
         sorted(strangers + read_lines(here, ".refused.[0-9]"), key=lambda line: line["seq"])
     check_numbers(calls, "calls")
     check_numbers(strangers, "strangers")
-    asked = {line["id"] for line in calls if line["event"] == "asked"}
+    asked = {line["id"] for line in calls + strangers if line["event"] == "asked"}
     answered = {line["id"]: line for line in calls + strangers if line["event"] != "asked"}
     wrong = []
     for request, (who, verb, path, status, made) in here.answers.items():
@@ -95,6 +95,9 @@ def check(here):
             wrong.append(f"{request}: its beginning is missing: {who} {verb} {path} {status}")
         if not line["from"].startswith("127.0.0.1:"):
             wrong.append(f"{request}: from {line['from']}")
+    # Who may change nothing, or was told so, has no line among those who did.
+    wrong += [f"{line['id']}: {line.get('role')} {line.get('status')} among the calls" for line in calls
+              if line.get("role") in ("metrics", "viewer") or line.get("status") in (403, 429)]
     begun = [request for request in asked if request not in answered]
     if len(begun) > here.unanswered:
         wrong.append(f"{len(begun)} began and have no answer, and {here.unanswered} clients had none")

@@ -597,6 +597,9 @@ static gs_status confine(host_agent *agent) {
     // The worker's key speaks for all of its ranks: no trainer of the same user reads it here.
     if (*agent->key.path && !options->core_files) prctl(PR_SET_DUMPABLE, 0);
     if (!*confinement.secrets && credentials) confinement.secrets = credentials;
+    int num_withheld = 0;
+    if (*agent->key.path) confinement.withheld[num_withheld++] = agent->key.path;
+    if (options->enrol && *options->enrol) confinement.withheld[num_withheld++] = options->enrol;
     bool has_limit = options->memory_per_slot && *options->memory_per_slot;
     if (has_limit && !gs_parse_bytes(&confinement.memory_bytes, options->memory_per_slot))
         return gs_error(GS_INVALID_ARGUMENT, "--memory-per-slot: \"%s\" is no size", options->memory_per_slot);

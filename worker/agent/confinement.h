@@ -21,6 +21,7 @@ typedef struct gs_confinement_options {
     const char *run_as;           // "user", "user:group", numbers; "": the agent's
     const char *cgroup, *secrets;  // "": none
     const char *pass_environment;  // names of variables, with commas between (rank_environment.h); NULL or "": none
+    const char *withheld[3];       // files of the agent's own that no job may name, ended by NULL
     int64_t memory_bytes, open_files;  // of a slot; 0: no limit of ours
     bool core_files;  // also of those with keys and secrets
 } gs_confinement_options;

@@ -141,7 +141,17 @@ static gs_status read_file(char **value, int fd) {
     return status;
 }
 
-static gs_status read_secret(char **value, const char *directory, const char *name) {
+// The agent's own key lies beside jobs' secrets where systemd puts credentials.
+static bool is_withheld(int fd, const char *const *paths) {
+    struct stat facts, own;
+    if (fstat(fd, &facts) != 0) return true;
+    for (; paths && *paths; paths++)
+        if (**paths && stat(*paths, &own) == 0 && own.st_dev == facts.st_dev && own.st_ino == facts.st_ino) return true;
+    return false;
+}
+
+static gs_status read_secret(char **value, const char *name, const gs_rank_environment_sources *sources) {
+    const char *directory = sources->secrets;
     int fd = -1;
     if (!directory || !*directory) return gs_error(GS_FAILED_PRECONDITION, "this worker has no --secrets directory");
     if (!gs_job_secret_may_be(name)) return gs_error(GS_INVALID_ARGUMENT, "is no name");
@@ -150,12 +160,13 @@ static gs_status read_secret(char **value, const char *directory, const char *na
     gs_status status = gs_open_below(&fd, root_fd, name, 0);
     close(root_fd);
     if (status.code) return status;
-    status = read_file(value, fd);
+    status = is_withheld(fd, sources->withheld) ? gs_error(GS_PERMISSION_DENIED, "is the worker's own: --key or --enrol names it")
+                                                : read_file(value, fd);
     close(fd);
     return status;
 }
 
-static gs_status take_variable(gs_rank_environment *out, const gs_json *item, const char *directory) {
+static gs_status take_variable(gs_rank_environment *out, const gs_json *item, const gs_rank_environment_sources *sources) {
     const char *name = gs_json_string_or(item, "name", ""), *secret = gs_json_string_or(item, "secret", "");
     char *value = NULL, *variable = NULL;
     // The coordinator has refused it before; what it sends is no reason to run other code here.
@@ -165,7 +176,7 @@ static gs_status take_variable(gs_rank_environment *out, const gs_json *item, co
         if (asprintf(&variable, "%s=%s", name, gs_json_string_or(item, "value", "")) < 0) return out_of_memory();
         return put(out, variable);
     }
-    GS_TRY(gs_status_prefix(read_secret(&value, directory, secret), "secret %.64s", secret));
+    GS_TRY(gs_status_prefix(read_secret(&value, secret, sources), "secret %.64s", secret));
     gs_status status = remember_lines(out, value);
     if (!status.code && asprintf(&variable, "%s=%s", name, value) < 0) status = out_of_memory();
     wipe(value);
@@ -178,7 +189,7 @@ gs_status gs_rank_environment_make(gs_rank_environment *out, const gs_json *spec
     gs_status status = take_own(out, sources->own, sources->passed);
     for (char *const *user = sources->user; user && *user && !status.code; user++) status = put(out, strdup(*user));
     for (size_t i = 0; i < gs_json_count(wanted) && !status.code; i++)
-        status = take_variable(out, gs_json_at(wanted, i), sources->secrets);
+        status = take_variable(out, gs_json_at(wanted, i), sources);
     for (char *const *set = sources->set; set && *set && !status.code; set++) status = put(out, strdup(*set));
     if (status.code) gs_rank_environment_release(out);
     return status;

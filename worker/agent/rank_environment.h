@@ -30,6 +30,7 @@ typedef struct gs_rank_environment_sources {
     char *const *user;    // "NAME=value" in the place of the agent's, where ranks are another user's; ended by NULL; NULL: none
     const char *passed;   // names that are taken from it beside the usual ones, with commas between; NULL or "": none
     const char *secrets;  // their directory; NULL or "": there are none here
+    const char *const *withheld;  // paths of files that no job may name, whatever directory has them; ended by NULL; NULL: none
     char *const *set;     // "NAME=value" of the agent for this rank, which nobody overrides, ended by NULL; NULL: none
 } gs_rank_environment_sources;
 

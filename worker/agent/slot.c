@@ -82,6 +82,7 @@ static gs_status make_environment(gs_slot *slot, const gs_json *document) {
     char *user[4] = {NULL};
     if (confinement) {
         sources.secrets = confinement->options.secrets;
+        sources.withheld = confinement->options.withheld;
         sources.passed = confinement->options.pass_environment;
         if (confinement->changes_user) {
             user[0] = (char *)(uintptr_t)confinement->home;

@@ -28,16 +28,34 @@ static void begin(gs_sessions *sessions, char secret[GS_SECRET_TEXT_BYTES], cons
 
 static bool is_there(gs_sessions *sessions, const char *secret, int64_t now_ns) {
     char token[GS_TOKEN_ID_BYTES];
-    return gs_sessions_find(sessions, token, secret, now_ns);
+    uint64_t number;
+    return gs_sessions_find(sessions, token, &number, secret, now_ns);
+}
+
+// Who looks whether it goes on does not keep it going.
+static void a_session_that_is_looked_at_is_not_used(void **state) {
+    char secret[GS_SECRET_TEXT_BYTES], token[GS_TOKEN_ID_BYTES];
+    uint64_t number, other;
+    begin(*state, secret, "t-00000001", SECONDS(1));
+    assert_true(gs_sessions_find(*state, token, &number, secret, SECONDS(2)));
+    assert_true(gs_sessions_has(*state, number, SECONDS(GS_SESSION_IDLE_SECONDS)));
+    assert_false(gs_sessions_has(*state, number, SECONDS(GS_SESSION_IDLE_SECONDS + 3)));
+    assert_false(gs_sessions_has(*state, 0, SECONDS(2)));
+    gs_sessions_end(*state, secret);
+    assert_false(gs_sessions_has(*state, number, SECONDS(2)));
+    begin(*state, secret, "t-00000001", SECONDS(3));
+    assert_true(gs_sessions_find(*state, token, &other, secret, SECONDS(3)));
+    assert_true(other != number);
 }
 
 static void a_session_names_its_token(void **state) {
+    uint64_t number;
     char a[GS_SECRET_TEXT_BYTES], b[GS_SECRET_TEXT_BYTES], token[GS_TOKEN_ID_BYTES];
     begin(*state, a, "t-00000001", SECONDS(1));
     begin(*state, b, "t-00000002", SECONDS(1));
-    assert_true(gs_sessions_find(*state, token, b, SECONDS(2)));
+    assert_true(gs_sessions_find(*state, token, &number, b, SECONDS(2)));
     assert_string_equal(token, "t-00000002");
-    assert_true(gs_sessions_find(*state, token, a, SECONDS(2)));
+    assert_true(gs_sessions_find(*state, token, &number, a, SECONDS(2)));
     assert_string_equal(token, "t-00000001");
     gs_sessions_end(*state, a);
     assert_false(is_there(*state, a, SECONDS(2)));
@@ -96,6 +114,7 @@ static void of_two_cookies_of_one_name_none_counts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_session_names_its_token, make, drop),
+        cmocka_unit_test_setup_teardown(a_session_that_is_looked_at_is_not_used, make, drop),
         cmocka_unit_test_setup_teardown(it_ends_when_it_is_not_used_and_after_a_week, make, drop),
         cmocka_unit_test_setup_teardown(a_token_pushes_out_its_own_sessions_alone, make, drop),
         cmocka_unit_test_setup_teardown(where_all_places_are_taken_the_longest_unused_goes, make, drop),

@@ -338,6 +338,30 @@ static void a_session_ends_with_its_token_and_by_logging_out(void **state) {
     answered(here, "GET /v1/jobs", headers, 401, "was revoked at");
 }
 
+static void the_streams_of_a_session_end_with_it_and_others_go_on(void **state) {
+    guarded *here = *state;
+    char cookie[128], other[128], headers[512], request[600];
+    gs_wire ended, staying;
+    fake_answer(here->fake, GS_GET_JOB, GS_OK, "", "{\"id\":\"j-1\"}");
+    begin_session(here, 1, cookie);
+    begin_session(here, 1, other);
+    for (int i = 0; i < 2; i++) {
+        gs_wire *wire = i ? &staying : &ended;
+        gs_wire_open(wire, fake_address(here->fake));
+        snprintf(request, sizeof request, "GET /v1/jobs/j-1/stream HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nCookie: %s\r\n\r\n", i ? other : cookie);
+        gs_wire_send(wire, request);
+        assert_true(gs_wire_wait(wire, "event: snapshot"));
+    }
+    snprintf(headers, sizeof headers, "Cookie: %s\r\nX-Gradsync-CSRF: 1\r\n", cookie);
+    answered(here, "DELETE /v1/session", headers, 204, "");
+    assert_true(gs_wire_wait(&ended, "event: end\ndata: {\"reason\":\"unauthenticated\"}"));
+    fake_watch_item(here->fake, "{\"event\":\"event\",\"sequence\":11,\"data\":{\"reason\":\"Still\"}}");
+    assert_true(gs_wire_wait(&staying, "Still"));
+    assert_null(strstr(gs_strbuf_text(&staying.received), "unauthenticated"));
+    gs_wire_close(&ended);
+    gs_wire_close(&staying);
+}
+
 static void what_is_no_session_is_none(void **state) {
     guarded *here = *state;
     char cookie[128], headers[512];
@@ -391,6 +415,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_token_is_shown_once_and_no_hash_ever, start, stop),
         cmocka_unit_test_setup_teardown(a_session_may_what_its_token_may_and_no_page_of_others_uses_it, start, stop),
         cmocka_unit_test_setup_teardown(a_session_ends_with_its_token_and_by_logging_out, start, stop),
+        cmocka_unit_test_setup_teardown(the_streams_of_a_session_end_with_it_and_others_go_on, start, stop),
         cmocka_unit_test_setup_teardown(what_is_no_session_is_none, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_its_token_and_others_go_on, start, stop),
     };

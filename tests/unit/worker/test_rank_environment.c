@@ -133,6 +133,23 @@ static void no_piece_ends_within_a_secret(void **state) {
     assert_int_equal(gs_rank_environment_cut(&environment, text + 12, 18, 5), 10);  // it begins the piece
 }
 
+// systemd puts all credentials of a unit into one directory.
+static void the_workers_own_key_is_no_jobs_secret(void **state) {
+    char key[600];
+    static char text[] = "{\"environment\":[{\"name\":\"A\",\"secret\":\"worker.key\"}]}";
+    gs_rank_environment environment;
+    gs_json *spec;
+    (void)state;
+    put_text("worker.key", "the-key-of-this-worker\n");
+    snprintf(key, sizeof key, "%s/./worker.key", dir);
+    const char *const withheld[] = {"/nowhere", key, NULL};
+    const gs_rank_environment_sources sources = {.secrets = dir, .withheld = withheld};
+    assert_ok(gs_json_parse(&spec, text, strlen(text)));
+    gs_status status = gs_rank_environment_make(&environment, spec, &sources);
+    assert_int_equal(status.code, GS_PERMISSION_DENIED);
+    gs_json_release(spec);
+}
+
 // As Kubernetes puts them there: a link to a file of a directory that a link stands for.
 static void a_secret_may_be_a_link_that_stays_in_its_directory(void **state) {
     gs_rank_environment environment;
@@ -232,6 +249,7 @@ int main(void) {
         TEST(a_rank_has_its_agents_variables_its_jobs_and_its_own),
         TEST(of_its_agents_a_rank_gets_what_is_named_and_nothing_else),
         cmocka_unit_test(a_rank_of_another_user_has_his_home),
+        TEST(the_workers_own_key_is_no_jobs_secret),
         cmocka_unit_test(no_piece_ends_within_a_secret),
         TEST(a_secret_may_be_a_link_that_stays_in_its_directory),
         TEST(what_cannot_be_given_is_an_error_that_names_it_and_not_its_value),
