@@ -14,6 +14,7 @@
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
+#include "tests/support/soon.h"
 
 #define NUM_RANKS 3
 #define TEXT "\"code\":\"ABORTED\",\"text\":\"rank 0 did it\""
@@ -126,9 +127,51 @@ static void a_verdict_follows_the_values_of_a_report(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) judge(stage, (int)i, &cases[i]);
 }
 
+// Rank 0 accuses another of the others in each generation. Whose word is right nobody weighs (decision 151): each generation ends and
+// names who reported, nobody loses a slot for it, and a job that gets on all the same is not ended (of one that does not, its budget).
+static void who_accuses_everybody_in_turn_costs_restarts_and_nobody_his_slot(void **state) {
+    static const char *const reports[] = {"{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[1]," TEXT "}",
+                                          "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[2]," TEXT "}"};
+    gs_stage *stage = *state;
+    gs_fake_worker_options options = {.slots = NUM_RANKS, .step_ms = 20};
+    gs_stage_start_worker(stage, 0, &options);
+    atomic_store(&stage->faults.slot, 0);
+    atomic_store(&stage->faults.late_report, NULL);
+    atomic_store(&stage->faults.report, reports[0]);
+    gs_stage_submit(stage, "{\"name\":\"accused\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":3},\"steps\":{\"target\":100}}");
+    int64_t restarts = 0;
+    for (gs_deadline limit = soon(); restarts < 6; gs_sleep_ns(GS_NS_PER_MS)) {
+        gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+        restarts = gs_json_int_or(job, "restarts", 0);
+        gs_json_release(job);
+        atomic_store(&stage->faults.report, reports[restarts / 2 % 2]);
+        assert_false(gs_deadline_passed(limit));
+    }
+    atomic_store(&stage->faults.report, NULL);
+    gs_json *job = gs_stage_wait_for_state(stage, stage->job, "succeeded");
+    assert_int_equal(gs_json_int_or(job, "world_size", 0), NUM_RANKS);
+    gs_json_release(job);
+    gs_json *events = gs_stage_get(stage, GS_LIST_EVENTS, stage->job);
+    const gs_json *items = gs_json_get(events, "items");
+    int accused[NUM_RANKS] = {0};
+    for (size_t i = 0; i < gs_json_count(items); i++) {
+        const gs_json *names = gs_json_get(gs_json_at(items, i), "accused");
+        int64_t rank = -1;
+        if (gs_json_count(names) != 1 || !gs_json_int(&rank, gs_json_at(names, 0))) continue;
+        assert_in_range(rank, 0, NUM_RANKS - 1);
+        assert_int_equal(gs_json_int_or(gs_json_at(items, i), "reporter", -1), 0);
+        accused[rank]++;
+    }
+    gs_json_release(events);
+    assert_true(accused[1] > 0 && accused[2] > 0);
+    assert_int_equal(accused[0], 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_verdict_follows_the_values_of_a_report, gs_stage_set_up,
+                                        gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(who_accuses_everybody_in_turn_costs_restarts_and_nobody_his_slot, gs_stage_set_up,
                                         gs_stage_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
