@@ -2,13 +2,15 @@
 //
 //   bench_gpu_train [--model tiny|124M|774M] [--batch N] [--positions T] [--precision
 //   fp32|tf32|bf16|fp16]
-//                   [--rounds 5] [--steps 10] [--peak TFLOPS]
+//                   [--rounds 5] [--steps 10] [--peak TFLOPS] [--offload 1]
 //
 // A step is forward, backward and AdamW with the product's own parts: graphs of passes, masters in
 // halves for bf16, reducer with gradient norm and non-finite check. Rounds of `steps` steps with
 // the reducer and without it take turns; medians of rounds. Both wait for the device once a step,
 // behind the backward pass. Tokens lie on the device from the start: loading is not measured.
-// --peak: what `bench_gpu_kernels matmul` found, for MFU.
+// --peak: what `bench_gpu_kernels matmul` found, for MFU. --offload 1: the optimizer's state lies in the host's memory, and
+// what its update alone takes is said beside what it moves over the link.
+// GRADSYNC_KERNEL_TIMES set, to whatever step: one more step, kernel by kernel and without graphs, as a table.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +24,7 @@
 #include "gradsync/optim/mixed_precision.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
+#include "kernels/kernel_times.h"
 #include "worker/models/registry.h"
 #include "worker/pass/pass_graph.h"
 
@@ -45,7 +48,7 @@ static const size_row sizes[] = {
 typedef struct settings {
     size_row size;
     gs_dtype half;  // GS_DTYPE_UNSET: fp32
-    bool tf32;
+    bool tf32, offload;
     int rounds, steps;
     double peak_tflops;
 } settings;
@@ -154,7 +157,12 @@ static void open_precision(bench *self) {
 
 static void open_optimizer(bench *self) {
     const gs_optimizer_options options = {
-        .kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+        .kind = "adamw",
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .state_on_host = self->set.offload};
     bool *decays = must_calloc(self->num_params, sizeof *decays);
     for (size_t i = 0; i < self->num_params; i++) decays[i] = self->list[i].decays;
     must(gs_optimizer_create(&self->optimizer, &options, self->specs, decays, self->num_params,
@@ -286,13 +294,16 @@ static void *const *make_gradients(bench *self, step_way *way) {
     return gs_reducer_grads(way->reducer);
 }
 
-static void run_step(bench *self, step_way *way) {
-    *self->loss_sum = 0;
-    void *const *grads = make_gradients(self, way);
+static void update(bench *self, void *const *grads) {
     if (self->mixed)
         must(gs_mixed_precision_step(self->mixed, self->optimizer, grads, NULL, 1e-4f, 1.0f));
     else
         must(gs_optimizer_step(self->optimizer, self->params, grads, NULL, 1e-4f, 1.0f));
+}
+
+static void run_step(bench *self, step_way *way) {
+    *self->loss_sum = 0;
+    update(self, make_gradients(self, way));
 }
 
 static double run_round(bench *self, step_way *way, int steps, int64_t *reducer_step) {
@@ -324,9 +335,46 @@ static void report(bench *self, const char *precision) {
            (long long)(counts.launched + counts.plain));
 }
 
+// The same gradients again and again, behind a step: what the update alone takes.
+static void report_offload(bench *self, const char *precision) {
+    int64_t started_ns = 0;
+    size_t count = 0;
+    if (!self->set.offload) return;
+    void *const *grads = make_gradients(self, &self->without);
+    for (int i = 0; i <= self->set.steps; i++) {
+        if (i == 1) started_ns = measure_now_ns();  // the first one's places are made on the way
+        update(self, grads);
+        must(gs_stream_wait(gs_device_stream(self->device), soon()));
+    }
+    const double ms = (double)(measure_now_ns() - started_ns) / 1e6 / self->set.steps;
+    for (size_t i = 0; i < self->num_params; i++) count += gs_param_spec_count(&self->specs[i]);
+    // Both moments go there and back.
+    printf("offload %s %s: %.2f ms an update, %.1f MiB of state, %.2f GB/s each way\n", self->set.size.name, precision,
+           ms, 8 * (double)count / (1 << 20), 8 * (double)count / ms / 1e6);
+}
+
+// One step more, launched kernel by kernel.
+static void report_kernels(bench *self, int64_t *reducer_step) {
+    gs_kernel_table table;
+    if (gs_kernel_times_step_of(self->device) < 0) return;
+    must(gs_kernel_times_begin(self->device));
+    run_round(self, &self->with, 1, reducer_step);
+    must(gs_kernel_times_end(&table, self->device, soon()));
+    printf("kernels of one step without graphs: %.3f ms of %.3f\n", (double)table.ns / 1e6, (double)table.span_ns / 1e6);
+    printf("%-20s %-5s %6s %9s %6s %8s %8s  %s\n", "kernel", "dtype", "calls", "ms", "share", "GB/s", "TFLOP/s", "shape");
+    for (size_t i = 0; i < table.num_rows; i++) {
+        const gs_kernel_time *row = &table.rows[i];
+        const double ns = row->ns > 0 ? (double)row->ns : 1;
+        printf("%-20s %-5s %6lld %9.3f %5.1f%% %8.1f %8.2f  %s\n", row->kernel, gs_dtype_name(row->dtype),
+               (long long)row->calls, (double)row->ns / 1e6, 100 * (double)row->ns / (double)(table.ns ? table.ns : 1),
+               row->bytes / ns, row->flops / ns / 1e3, row->shape);
+    }
+    gs_kernel_table_release(&table);
+}
+
 static int print_usage(void) {
     fprintf(stderr, "usage: bench_gpu_train [--model tiny|124M|774M] [--batch N] [--positions T] "
-                    "[--precision fp32|tf32|bf16|fp16] [--rounds N] [--steps N] [--peak TFLOPS]\n");
+                    "[--precision fp32|tf32|bf16|fp16] [--rounds N] [--steps N] [--peak TFLOPS] [--offload 0|1]\n");
     return 2;
 }
 
@@ -366,6 +414,8 @@ static bool read_arguments(settings *set, const char **precision, int argc, char
             set->rounds = atoi(value);
         else if (strcmp(name, "--steps") == 0)
             set->steps = atoi(value);
+        else if (strcmp(name, "--offload") == 0)
+            set->offload = strcmp(value, "1") == 0;
         else if (strcmp(name, "--peak") == 0)
             set->peak_tflops = strtod(value, NULL);
         else
@@ -403,6 +453,8 @@ int main(int argc, char **argv) {
         self.with.ms[round] = run_round(&self, &self.with, self.set.steps, &reducer_step);
     }
     report(&self, precision);
+    report_offload(&self, precision);
+    report_kernels(&self, &reducer_step);
     close_bench(&self);
     return 0;
 }

@@ -20,6 +20,7 @@ struct gs_stream {
     pthread_mutex_t lock; // of `error`: helper threads may fail too
     gs_status error;      // the first since the last wait
     gs_event *point;      // set_point
+    struct gs_launch_notes *notes;  // the device's; NULL: nobody times kernels
 };
 
 struct gs_event {
@@ -37,6 +38,7 @@ struct gs_device {
     const gs_kernels *kernels;
     const struct gs_half_kernels *half_kernels[2];  // bf16, fp16; NULL: none
     gs_stream *stream;
+    struct gs_launch_notes *notes;  // owned; NULL: nobody times kernels
     bool is_host;
     unsigned choices;  // choice.h
     pid_t owner;       // the process that opened it

@@ -8,6 +8,8 @@
 #include "core/options.h"
 #include "kernels/backend.h"
 #include "kernels/half.h"
+#include "kernels/launch_notes.h"
+#include "kernels/timed_table.h"
 
 static bool parse_cuda_ordinal(const char *name, int *ordinal) {
     if (strncmp(name, "cuda:", 5) != 0 || !isdigit((unsigned char)name[5])) return false;
@@ -51,13 +53,22 @@ gs_status gs_device_open_sized(gs_device **out, const char *name, const gs_devic
     device->backend = backend;
     device->owner = getpid();
     snprintf(device->name, sizeof device->name, "%s", name);
+    gs_status status = gs_timed_table_attach(device);
+    if (status.code) {
+        backend->close(device);
+        return status;
+    }
     *out = device;
     return gs_ok();
 }
 
 void gs_device_close(gs_device *device) {
     // A forked child has none of its threads.
-    if (device && device->owner == getpid()) device->backend->close(device);
+    if (!device || device->owner != getpid()) return;
+    gs_launch_notes *notes = device->notes;
+    gs_launch_notes_drop(notes);
+    device->backend->close(device);
+    gs_launch_notes_destroy(notes);
 }
 
 const char *gs_device_name(const gs_device *device) {
@@ -161,7 +172,9 @@ void gs_device_free_pinned(gs_device *device, void *memory) {
 }
 
 gs_status gs_stream_create(gs_stream **out, gs_device *device, gs_stream_priority priority) {
-    return device->backend->stream_create(out, device, priority);
+    GS_TRY(device->backend->stream_create(out, device, priority));
+    (*out)->notes = device->notes;
+    return gs_ok();
 }
 
 void gs_stream_destroy(gs_stream *stream) {

@@ -28,6 +28,14 @@ near() {  # LOSS OTHER SHARE WHAT
   jq -ne --argjson a "$1" --argjson b "$2" --argjson share "$3" \
     '$b > 0 and (($a - $b) | fabs) <= $share * $b' >/dev/null || fail "$4: loss $1 beside $2"
 }
+# Of a worker with GRADSYNC_KERNEL_TIMES=4: products of this step, with their shapes, and no other step.
+kernels_are_listed() {  # JOB DEVICE DTYPE
+  local logs
+  logs=$(get "/v1/jobs/$1/logs?limit=500" | grep -F 'msg="kernel time')
+  grep -Eq 'msg="kernel times" .*rank=0 step=4 device='"$2"' rows=[1-9]' <<<"$logs" &&
+    grep -Eq 'msg="kernel time" .*rank=0 step=4 kernel=matmul dtype='"$3"' calls=[1-9].* shape="m=[0-9]+ n=[0-9]+ k=[0-9]+ ' <<<"$logs" &&
+    grep -q 'kernel=attention_backward' <<<"$logs" && grep -q 'kernel=adamw' <<<"$logs" && ! grep -q 'step=[^4]' <<<"$logs"
+}
 refused() {  # POINTER JQ
   request POST /v1/jobs "$(job refused gpt2 "$2")"
   same "$status" 422 "status of a job with $2"
@@ -45,7 +53,7 @@ refused /reducer/backend '.reducer.backend = "shm"'
 if [ "$gpus" -eq 0 ]; then
   [ -z "${GRADSYNC_DEMAND_DEVICE:-}" ] || fail "a device is demanded, and there is none: $found"
   claim "a job that needs GPUs says why it waits"
-  start_worker w1 2
+  GRADSYNC_KERNEL_TIMES=4 start_worker w1 2
   gpus=1
   submit "$(job needs-gpus gpt2)"
   wait_for 20 "reason NoDevice" field_is reason NoDevice
@@ -59,6 +67,8 @@ if [ "$gpus" -eq 0 ]; then
   claim "auto takes the CPU"
   run_job any gpt2 '.world = {max: 2, join_window_seconds: 0}'
   same "$(devices_of_ranks)" cpu "devices of ranks"
+  claim "and says how long each kernel took, in the step that its worker's environment names"
+  wait_for 20 "times of kernels in the log" kernels_are_listed "$job" cpu fp32
   claim "a worker that is to give out a GPU that is not there does not start"
   code=0
   "$bin/gradsync-worker" --coordinator "$control" --devices 0 2>"$run/logs/refused.log" || code=$?
@@ -68,7 +78,7 @@ if [ "$gpus" -eq 0 ]; then
 fi
 
 claim "a worker offers its GPUs, one for each slot"
-GRADSYNC_STEP_DIGESTS=1 start_worker w1 0
+GRADSYNC_STEP_DIGESTS=1 GRADSYNC_KERNEL_TIMES=4 start_worker w1 0
 if [ "$(jq '.devices | length' <<<"$found")" -eq "$gpus" ]; then
   same "$(get /v1/workers | jq '.items[0].slots_with_gpu')" "$gpus" "slots with a GPU"
 fi
@@ -88,6 +98,8 @@ run_job tf32 gpt2 '.model.precision = "tf32"'
 near "$(last_loss)" "$on_cpus" 0.01 "tf32"
 run_job bf16 gpt2 '.model.precision = "bf16" | .reducer.wire_dtype = "bf16"'
 near "$(last_loss)" "$on_cpus" 0.02 "bf16"
+claim "each rank says how long each kernel took, in the step that its worker's environment names"
+wait_for 20 "times of kernels in the log" kernels_are_listed "$job" cuda:0 bf16
 
 claim "exact jobs have the same bits for one rank and several"
 digest() { get "/v1/jobs/$job/logs?limit=500" | grep -oE 'step=6 digest=[a-z0-9:]+' | tail -n 1; }

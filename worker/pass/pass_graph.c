@@ -5,6 +5,7 @@
 
 #include "core/digest.h"
 #include "core/log.h"
+#include "kernels/kernel_times.h"
 
 #define MAX_ENTRIES 16
 #define WAIT_SECONDS 120.0
@@ -279,6 +280,10 @@ gs_status gs_pass_graphs_run(gs_pass_graphs *graphs, const gs_pass_run *run) {
     bool is_alone = !run->pass->sync && !run->pass->sparse && !run->pass->writes;
     if (!graphs || !is_alone || !ops->repeats || !ops->repeats(run->model->state, run->pass))
         return run_plainly(run);
+    if (gs_kernel_times_running(graphs->options.device)) {
+        graphs->counts.plain++;
+        return run_plainly(run);
+    }
     bool is_new;
     gs_digest key = make_key(graphs, run);
     entry *at = find_entry(graphs, key, &is_new);

@@ -8,7 +8,7 @@
 // every launch the host walks the list, and the compute stream's point is the event behind the gradients
 // of that mark's bucket. So buckets start while the graph runs.
 //
-// What cannot be captured runs plainly, with one warning. The environment variable GRADSYNC_GRAPHS=0 turns
+// What cannot be captured runs plainly, with one warning; and so does all while kernels are timed (kernels/kernel_times.h). The environment variable GRADSYNC_GRAPHS=0 turns
 // graphs off. Thread of the device.
 #ifndef WORKER_PASS_PASS_GRAPH_H
 #define WORKER_PASS_PASS_GRAPH_H

@@ -1,6 +1,7 @@
 #include "worker/trainer/run_loop.h"
 
 #include "core/log.h"
+#include "worker/pass/kernel_log.h"
 #include "worker/trainer/evaluation.h"
 #include "worker/trainer/step_opening.h"
 
@@ -75,6 +76,17 @@ static void log_switch(const gs_run_loop *loop, const gs_step_facts *facts) {
                 facts->switch_seconds);
 }
 
+// What it took to come to work: the communicator, the state, and a step in which libraries make their choices.
+static void log_first_step(const gs_run_loop *loop, const gs_step_facts *facts) {
+    const gs_session *session = loop->session;
+    if (loop->telemetry.totals.steps != 1) return;
+    gs_log_info("first step", "job=%s rank=%d step=%lld generation=%u backend=%s "
+                "connect_seconds=%.3f seconds=%.3f", loop->job,
+                gs_session_rank(session), (long long)facts->step, gs_session_generation(session),
+                gs_session_backend(session), gs_session_connect_seconds(session),
+                gs_session_seconds_since_connecting(session));
+}
+
 // A loss scale that is above 1, and above the job's smallest, finds its place yet: from the largest
 // float down are 128 halvings, behind fewer overflows that hysteresis forgives than a run without
 // a scale may skip. Where it falls no further it helps no more.
@@ -142,6 +154,7 @@ static gs_status run_step(gs_run_loop *loop) {
     gs_timeline_begin(loop->control->progress.timeline, loop->state->position.step);
     gs_step_votes votes = collect_votes(loop);
     gs_step_facts facts;
+    GS_TRY(gs_kernel_log_begin(loop->state->device, loop->state->position.step));
     gs_status status = gs_session_run_step(loop->session, &facts, &votes);
     loop->diverged = facts.diverged;
     loop->state_is_broken = facts.diverged;
@@ -150,9 +163,11 @@ static gs_status run_step(gs_run_loop *loop) {
     if (status.code) return status;
     GS_TRY(gs_run_loop_apply(loop, &facts));
     GS_TRY(gs_session_average(loop->session, &facts, saves_next(loop, &facts)));
+    GS_TRY(gs_kernel_log_end(loop->state->device, &(gs_kernel_log_place){loop->job, gs_session_rank(loop->session), facts.step}));
     log_switch(loop, &facts);
     atomic_store(&loop->control->progress.applied_step, loop->state->position.step);
     gs_telemetry_observe(&loop->telemetry, &facts, gs_now_ns() - begin_ns);
+    log_first_step(loop, &facts);
     loop->drained = facts.drain;
     loop->stop_saves = facts.checkpoint;
     loop->orphaned = facts.orphaned;

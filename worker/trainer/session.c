@@ -394,6 +394,7 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_link_watch_begin(&session->link, session->comm, session->state->num_params, deadline));
     session->passes = pass_context(session);
     gs_plan_switch_show(&session->plans);
+    session->connect_begin_ns = begin_ns;
     session->connect_seconds = gs_seconds_since(begin_ns);
     return gs_ok();
 }
@@ -430,6 +431,10 @@ const char *gs_session_algorithm(const gs_session *session) {
 
 double gs_session_connect_seconds(const gs_session *session) {
     return session->connect_seconds;
+}
+
+double gs_session_seconds_since_connecting(const gs_session *session) {
+    return gs_seconds_since(session->connect_begin_ns);
 }
 
 gs_digest gs_session_state_digest(const gs_session *session) {

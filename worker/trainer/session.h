@@ -52,6 +52,7 @@ const char *gs_session_backend(const gs_session *session);
 const char *gs_session_backend_reason(const gs_session *session);
 const char *gs_session_algorithm(const gs_session *session);  // of the largest bucket
 double gs_session_connect_seconds(const gs_session *session);
+double gs_session_seconds_since_connecting(const gs_session *session);  // since that began
 int gs_session_rank(const gs_session *session);
 int gs_session_world_size(const gs_session *session);
 uint32_t gs_session_generation(const gs_session *session);

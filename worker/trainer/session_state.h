@@ -71,6 +71,7 @@ struct gs_session {
     gs_backward_update *update;         // NULL: the optimizer steps behind the commit
     gs_pass_device gpu;                 // empty on CPUs
     gs_pass_context passes;             // what they work with, of the above; since connect
+    int64_t connect_begin_ns;
     double connect_seconds;
 
     bool active;  // this rank has data for the step in flight

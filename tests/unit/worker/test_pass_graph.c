@@ -10,8 +10,10 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "kernels/kernel_times.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
+#include "tests/support/soon.h"
 
 #define COUNT ((size_t)2048)
 #define NUM_PARAMS 3
@@ -270,6 +272,31 @@ static void cleared_graphs_are_captured_anew(void **state) {
     check_counts(f, 2, 2, 4);
 }
 
+static int set_up_timed(void **state) {
+    setenv("GRADSYNC_KERNEL_TIMES", "0", 1);
+    int failed = set_up(state);
+    unsetenv("GRADSYNC_KERNEL_TIMES");
+    return failed;
+}
+
+static void pass_whose_kernels_are_timed_runs_plainly(void **state) {
+    fixture *f = *state;
+    gs_kernel_table table;
+    for (int i = 0; i < 3; i++) run(f, 1, i);
+    assert_ok(gs_kernel_times_begin(f->device));
+    run(f, 1, 3);
+    assert_ok(gs_kernel_times_end(&table, f->device, soon()));
+    check(f, 1);
+    run(f, 1, 4);
+    check(f, 1);
+    check_counts(f, 2, 1, 3);
+    int64_t calls = 0;
+    for (size_t i = 0; i < table.num_rows; i++)
+        if (strcmp(table.rows[i].kernel, "axpy") == 0) calls = table.rows[i].calls;
+    assert_int_equal(calls, NUM_PARAMS);
+    gs_kernel_table_release(&table);
+}
+
 static void environment_turns_graphs_off(void **state) {
     fixture *f = *state;
     gs_pass_graphs *graphs;
@@ -291,6 +318,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(model_that_does_not_repeat_runs_plainly, set_up, tear_down),
         cmocka_unit_test_setup_teardown(pass_that_cannot_be_captured_runs_plainly, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cleared_graphs_are_captured_anew, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(pass_whose_kernels_are_timed_runs_plainly, set_up_timed, tear_down),
         cmocka_unit_test_setup_teardown(environment_turns_graphs_off, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
