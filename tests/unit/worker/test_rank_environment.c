@@ -84,7 +84,7 @@ static void a_rank_has_its_agents_variables_its_jobs_and_its_own(void **state) {
 // Credentials of whoever started the worker have names that no list of ours knows.
 static void of_its_agents_a_rank_gets_what_is_named_and_nothing_else(void **state) {
     static const char *const kept[] = {"PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME",
-                                       "OPENBLAS_CORETYPE", "GRADSYNC_REDUCER_LOG", "GRADSYNC_HOST", "GRADSYNC_NCCL_WINDOWS",
+                                       "OPENBLAS_CORETYPE", "GRADSYNC_REDUCER_LOG", "GRADSYNC_HOST", "GRADSYNC_KERNEL_TIMES", "GRADSYNC_NCCL_WINDOWS",
                                        "GRADSYNC_NCCL_REGISTRATION", "GRADSYNC_MATMUL_CANDIDATES", "GRADSYNC_MATMUL_WORKSPACE_MIB", "WANTED", "ALSO_WANTED"};
     static const char *const left[] = {"AWS_SECRET_ACCESS_KEY", "GRADSYNC_TOKEN", "GRADSYNC_TOKEN_FILE", "GRADSYNC_SECRETS", "GRADSYNC_KEY",
                                        "GRADSYNC_ENROL", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR",
