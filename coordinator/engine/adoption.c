@@ -175,10 +175,14 @@ static void make_run(gs_engine *engine, gs_job *job, described_rank **world, int
     int64_t now_ns = engine->state.now_ns;
     gs_run *run = gs_run_create(job, world_size, now_ns);
     job->run = run;
-    for (int i = 0; i < world_size; i++) make_member(engine, &run->members[i], world[i]);
+    for (int i = 0; i < world_size; i++) {
+        make_member(engine, &run->members[i], world[i]);
+        if (world[i]->running.step > run->step) run->step = world[i]->running.step;
+    }
     run->phase = GS_RUN_RELOADING;
     run->generation = job->generation;
-    run->base_step = run->step_before = run->step = job->step;
+    run->base_step = run->step;
+    run->step_before = job->step;  // ranks of earlier generations that are there still may have come further
     run->has_trained = true;
     run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
 }

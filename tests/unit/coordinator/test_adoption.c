@@ -374,6 +374,34 @@ static void who_is_adopted_again_is_looked_for_by_the_first_name(void **state) {
     }
 }
 
+// One of an earlier generation is there still, and has come further than those that go on.
+static void a_generation_stands_where_its_own_ranks_do(void **state) {
+    gs_play *play = *state;
+    gs_running_trainer older = running(NUM_RANKS, elsewhere);
+    older.generation = 4;
+    older.step = 90;
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = AGENT, .generation = -1};
+    event.agent_hello = (gs_agent_hello){.worker = "v", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
+                                         .pid = 2, .cores = 1, .num_slots = NUM_RANKS + 1};
+    event.agent_hello.running = calloc(NUM_RANKS + 1, sizeof *event.agent_hello.running);
+    assert_non_null(event.agent_hello.running);
+    for (int rank = 0; rank < NUM_RANKS; rank++) event.agent_hello.running[rank] = running(rank, elsewhere);
+    event.agent_hello.running[NUM_RANKS] = older;
+    event.agent_hello.num_running = NUM_RANKS + 1;
+    gs_play_hear(play, &event);
+    gs_call call = ask(play);
+    describe_fully(play, &older, 0);
+    for (int rank = 0; rank < NUM_RANKS; rank++) describe(play, rank, elsewhere);
+    expect_answer(play, call, GS_OK);
+    const gs_job *job = lost_job(play);
+    assert_int_equal(job->step, 90);
+    assert_non_null(job->run);
+    assert_int_equal(job->run->step, 40);
+    assert_int_equal(job->run->base_step, 40);
+    assert_int_equal(job->run->step_before, 90);
+}
+
 static void say_it_is_up(gs_play *play, int rank) {
     gs_engine_event event = {.kind = GS_ON_COMM_UP};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(), .generation = 5};
@@ -424,6 +452,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(of_ranks_without_a_generation_the_numbers_before_count, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_is_told_to_go_and_never_begins_is_judged, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_is_adopted_again_is_looked_for_by_the_first_name, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_generation_stands_where_its_own_ranks_do, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_comes_into_its_communicator_later_is_told_to_go_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
     };
