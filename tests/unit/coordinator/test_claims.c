@@ -247,6 +247,31 @@ static void ranks_in_step_that_are_seldom_heard_do_not_lie(void **state) {
     gs_play_close(&play);
 }
 
+// Which of two is wrong nobody can know, rank 0 or the other: none takes a step, and people are told of both.
+static void a_digest_that_is_made_up_starts_nobody(void **state) {
+    (void)state;
+    for (int liar = 0; liar < GS_PLAY_RANKS; liar++) {
+        gs_play play;
+        gs_play_open(&play);
+        gs_play_say(&play, OTHER, GS_ON_HELLO);
+        gs_play_say(&play, HONEST, GS_ON_HELLO);
+        gs_play_say(&play, HONEST, GS_ON_PARAMS);
+        for (int rank = GS_PLAY_RANKS - 1; rank >= 0; rank--) {
+            gs_engine_event event = gs_play_message(&play, rank, GS_ON_READY);
+            if (rank == liar) event.ready.state_digest = "made up";
+            gs_play_hear(&play, &event);
+        }
+        const gs_run_cause *cause = &gs_play_run(&play)->cause;
+        assert_true(gs_play_run(&play)->phase >= GS_RUN_SETTLING);
+        assert_string_equal(cause->reason, "StateMismatch");
+        assert_int_equal(cause->member, OTHER);  // in the words of rank 0
+        assert_non_null(strstr(cause->message, "(made up)"));
+        assert_non_null(strstr(cause->message, "(s)"));
+        assert_int_equal(gs_play_run(&play)->job->step, 0);
+        gs_play_close(&play);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_beyond_the_target_is_nobodys),
@@ -259,6 +284,7 @@ int main(void) {
         cmocka_unit_test(a_step_is_not_believed_against_one_that_stands),
         cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),
         cmocka_unit_test(ranks_in_step_that_are_seldom_heard_do_not_lie),
+        cmocka_unit_test(a_digest_that_is_made_up_starts_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
