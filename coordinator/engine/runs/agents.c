@@ -321,7 +321,8 @@ static void notice_missing(gs_engine *engine, const gs_agent *agent) {
         gs_run *run = run_of(jobs->items[i]);
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
-            if (!gs_agent_has(agent, member) || gs_agent_holds(agent, member)) continue;
+            if (!gs_agent_has(agent, member)) continue;
+            if (gs_agent_holds(agent, member)) continue;
             gs_member_exited(engine, member, -1, 0, NULL);
         }
     }
