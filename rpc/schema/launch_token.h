@@ -9,4 +9,7 @@
 
 static inline uint64_t gs_launch_token_show(uint64_t launch_token) { return launch_token | GS_SHOWN_TOKEN_MARK; }
 
+// 0: the sender shows none.
+static inline uint64_t gs_launch_token_shown(uint64_t in_header) { return in_header & GS_SHOWN_TOKEN_MARK ? in_header : 0; }
+
 #endif

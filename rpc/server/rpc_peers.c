@@ -8,6 +8,7 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "rpc/schema/launch_token.h"
 
 #define MAX_CONNECTIONS 65536
 #define MAX_ABSENT 16384
@@ -89,8 +90,8 @@ static void own_fd(gs_rpc_peers *peers, gs_rpc_connection *connection) {
 
 // Who knows an incarnation alone takes no place of the one who shows its token, nor has it before him.
 static uint64_t key_of_session(const gs_rpc_peers *peers, const gs_frame *frame) {
-    const uint64_t shown[] = {frame->incarnation, frame->token};
-    uint64_t key = frame->token ? gs_hash64(shown, sizeof shown, peers->seed) : frame->incarnation;
+    const uint64_t shown[] = {frame->incarnation, gs_launch_token_shown(frame->token)};
+    uint64_t key = shown[1] ? gs_hash64(shown, sizeof shown, peers->seed) : frame->incarnation;
     return key ? key : 1;
 }
 
@@ -98,7 +99,7 @@ static uint64_t key_of_session(const gs_rpc_peers *peers, const gs_frame *frame)
 static gs_rpc_session *find_session(gs_rpc_peers *peers, const gs_frame *frame, const char *owner) {
     uint64_t key = key_of_session(peers, frame);
     gs_rpc_session *session = gs_u64_map_get(&peers->sessions, key);
-    bool is_its = session && session->incarnation == frame->incarnation && session->token == frame->token;
+    bool is_its = session && session->incarnation == frame->incarnation && session->token == gs_launch_token_shown(frame->token);
     if (session) return is_its && strcmp(session->owner, owner) == 0 ? session : NULL;
     session = calloc(1, sizeof *session);
     if (!session || !gs_u64_map_set(&peers->sessions, key, session)) {
@@ -107,7 +108,7 @@ static gs_rpc_session *find_session(gs_rpc_peers *peers, const gs_frame *frame, 
     }
     session->key = key;
     session->incarnation = frame->incarnation;
-    session->token = frame->token;
+    session->token = gs_launch_token_shown(frame->token);
     session->serial = ++peers->last_session;
     memcpy(session->owner, owner, strlen(owner) + 1);
     TAILQ_INIT(&session->calls);
@@ -176,12 +177,12 @@ gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *
         (!route->user || strcmp(route->user, connection->peer.caller.id) != 0))
         return NULL;
     if (!connection) connection = open_connection(peers, route, frame);
-    if (!connection || connection->session->incarnation != frame->incarnation || connection->session->token != frame->token)
-        return NULL;
+    uint64_t token = gs_launch_token_shown(frame->token);
+    if (!connection || connection->session->incarnation != frame->incarnation || connection->session->token != token) return NULL;
     connection->heard_ns = now_ns;
     connection->pace_ms = connection->told_ms;
     connection->peer.incarnation = frame->incarnation;
-    connection->peer.token = frame->token;
+    connection->peer.token = token;
     connection->peer.job = frame->job;
     connection->peer.generation = frame->generation;
     connection->peer.coordinator_epoch = frame->coord_epoch;

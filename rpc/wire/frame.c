@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/digest.h"
-#include "rpc/schema/launch_token.h"
 
 #define MAGIC 0x31595347u  // "GSY1" in the order of its bytes
 
@@ -74,7 +73,7 @@ static void read_wire(gs_frame *frame, const wire_header *wire) {
         .incarnation = le64toh(wire->incarnation),
         .seq = le64toh(wire->seq),
         .ack = le64toh(wire->ack),
-        .token = le64toh(wire->token) & GS_SHOWN_TOKEN_MARK ? le64toh(wire->token) : 0,
+        .token = le64toh(wire->token),
     };
 }
 

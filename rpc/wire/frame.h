@@ -37,7 +37,7 @@ typedef struct gs_frame {
     uint64_t call, job;
     uint32_t coord_epoch, generation;
     uint64_t incarnation, seq, ack;
-    uint64_t token;  // from a trainer: its launch token, as rpc/schema/launch_token.h shows it; else 0
+    uint64_t token;  // from a trainer: its launch token, as rpc/schema/launch_token.h shows it; else 0, or a clock
 } gs_frame;
 
 // The header that goes before `body` (NULL when body_bytes is 0). Our protocol goes out, unless

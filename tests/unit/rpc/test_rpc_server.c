@@ -383,6 +383,13 @@ static void who_shows_another_token_takes_no_place_of_a_peer(void **state) {
     wait_for_total(&fixture.malformed, 1);
     assert_int_equal(atomic_load(&fixture.num_calls), 4);
     assert_int_equal(atomic_load(&fixture.num_gone_peers), 0);
+    for (int i = 0; i < 3; i++) {  // of before: a clock is there, another one each time
+        none.seq++;
+        none.token = (uint64_t)gs_now_ns();
+        send_raw(&before, &none, "{\"a\":6}");
+        receive_raw(&before, body, sizeof body);
+        assert_non_null(strstr(body, "6"));
+    }
     close_raw(&before);
     close_raw(&its);
     close_raw(&behind);
