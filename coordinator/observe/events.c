@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 
+#define MOST_ASKER_BYTES 128
 #define MAX_EVENTS 8192
 #define MAX_EVENT_BYTES ((size_t)16 << 20)  // of their texts
 #define PRUNE_EVERY 512
@@ -209,6 +210,26 @@ void gs_events_note(gs_observer *observer, gs_severity severity, const char *rea
     gs_effect effect = {.kind = GS_DO_NOTE,
                         .note = {.severity = severity, .reason = reason, .message = message, .step = -1, .rank = -1}};
     gs_events_see(observer, &effect);
+}
+
+// A token's name, and its id in brackets.
+static bool is_asker(const char *text) {
+    size_t span = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._- ()");
+    return span > 0 && span < MOST_ASKER_BYTES && !text[span];
+}
+
+const char *gs_events_asker(const gs_rpc_peer *peer, const gs_json *request) {
+    const char *who = gs_json_string_or(request, "principal", "");
+    return gs_rpc_caller_speaks_for_others(&peer->caller) && is_asker(who) ? who : "";
+}
+
+void gs_events_note_asker(gs_observer *observer, const gs_rpc_peer *peer, const gs_json *request, const char *what) {
+    const char *who = gs_events_asker(peer, request), *key = peer->caller.is_known ? peer->caller.name : "";
+    char message[400];
+    if (!*who && !*key) return;
+    bool both = *who && *key;
+    snprintf(message, sizeof message, "%s was asked for by %s%s%s", what, *who ? who : key, both ? " through " : "", both ? key : "");
+    gs_events_note(observer, GS_SEVERITY_INFO, "Requested", message);
 }
 
 static bool may_store(const gs_observer *observer, const gs_event_row *row) {

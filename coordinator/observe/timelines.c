@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/observe/asker.h"
 #include "coordinator/model/run.h"
+#include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/recall.h"
@@ -383,7 +383,7 @@ void gs_trace_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         gs_json_set_int(body, "ranks_told", told);
         char what[100];
         snprintf(what, sizeof what, "%s of timelines of job %s", on ? "a recording" : "no recording", job->id_text);
-        gs_asker_note(observer, peer, request, what);
+        gs_events_note_asker(observer, peer, request, what);
     }
     gs_rpc_reply(call, status, body);
 }

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "coordinator/serve/told_life.h"
+#include "coordinator/observe/hosts/told_life.h"
 #include "core/clock.h"
 
 static gs_json *welcome(const gs_state *state, const gs_key_gate *gate, const gs_agent_message *message) {

@@ -1,6 +1,6 @@
 #include "coordinator/serve/member_items.h"
 
-#include "coordinator/serve/told_life.h"
+#include "coordinator/observe/hosts/told_life.h"
 #include "core/clock.h"
 #include "rpc/plan/plan_message.h"
 #include "rpc/schema/step_record.h"

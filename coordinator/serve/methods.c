@@ -4,11 +4,11 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include "coordinator/observe/asker.h"
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/hosts/enrolment.h"
 #include "coordinator/observe/hosts/examination.h"
 #include "coordinator/observe/hosts/rank_keyring.h"
+#include "coordinator/observe/hosts/told_life.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/metrics/diagnose.h"
@@ -23,7 +23,6 @@
 #include "coordinator/serve/decode_trainer.h"
 #include "coordinator/serve/job_lists.h"
 #include "coordinator/serve/plan_preview.h"
-#include "coordinator/serve/told_life.h"
 #include "coordinator/store/log_disk.h"
 #include "core/clock.h"
 #include "rpc/schema/step_record.h"
@@ -45,7 +44,7 @@ static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call,
                                   const gs_rpc_peer *peer, const gs_json *request) {
     gs_engine_event event = event_of(gs_calls_keep(&service->steps->calls, call, is_stream), peer,
                                      gs_json_int_or(request, "generation", -1));
-    event.from.asked_by = gs_asker_name(peer, request);
+    event.from.asked_by = gs_events_asker(peer, request);
     return event;
 }
 

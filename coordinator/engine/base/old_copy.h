@@ -3,7 +3,7 @@
 // What a worker says is believed, and this coordinator ends: workers are where sets start. A trainer may have been
 // welcomed by an old copy itself, of which its worker knows better; so its word waits for a worker's.
 //
-// Where keys are shown both say it with what a coordinator has given them (serve/told_life.h). Without that they are refused, which
+// Where keys are shown both say it with what a coordinator has given them (observe/hosts/told_life.h). Without that they are refused, which
 // is noted, and nobody ends.
 #ifndef COORDINATOR_ENGINE_BASE_OLD_COPY_H
 #define COORDINATOR_ENGINE_BASE_OLD_COPY_H

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/observe/asker.h"
+#include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/hosts/findings.h"
 #include "core/clock.h"
@@ -369,7 +369,7 @@ void gs_examine_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *
         return;
     }
     observer->examination = self;
-    gs_asker_note(observer, peer, request, self->measures ? "an examination of workers that measures" : "an examination of workers");
+    gs_events_note_asker(observer, peer, request, self->measures ? "an examination of workers that measures" : "an examination of workers");
     gs_held_keep(&self->held, call, forget_asker, self);
     ask_hosts(self);
     go_on(self);

@@ -13,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "coordinator/observe/asker.h"
 #include "coordinator/observe/curves.h"
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
@@ -289,7 +288,7 @@ static const char *name_of(const gs_rpc_caller *caller, const char *said) {
     static char name[200];
     gs_json *request = gs_json_new_object();
     gs_json_set_string(request, "principal", said);
-    snprintf(name, sizeof name, "%s", gs_asker_name(&(gs_rpc_peer){.caller = *caller}, request));
+    snprintf(name, sizeof name, "%s", gs_events_asker(&(gs_rpc_peer){.caller = *caller}, request));
     gs_json_release(request);
     return name;
 }

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/serve/told_life.h"
+#include "coordinator/observe/hosts/told_life.h"
 #include "tests/support/asserts.h"
 
 // A gate is a thread and a socket; here its key is all.

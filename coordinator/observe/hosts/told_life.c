@@ -1,4 +1,4 @@
-#include "coordinator/serve/told_life.h"
+#include "coordinator/observe/hosts/told_life.h"
 
 #include <string.h>
 

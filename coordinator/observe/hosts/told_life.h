@@ -1,7 +1,7 @@
 // What agents and trainers are told of this life of the coordinator, and say again to the next: with a proof, where keys are shown,
 // for a worker could make up any life, and with it end this coordinator for good.
-#ifndef COORDINATOR_SERVE_TOLD_LIFE_H
-#define COORDINATOR_SERVE_TOLD_LIFE_H
+#ifndef COORDINATOR_OBSERVE_HOSTS_TOLD_LIFE_H
+#define COORDINATOR_OBSERVE_HOSTS_TOLD_LIFE_H
 
 #include "coordinator/engine/base/event.h"
 #include "coordinator/model/cluster.h"
