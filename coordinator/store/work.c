@@ -17,7 +17,7 @@ void *gs_work_create(size_t bytes, gs_work_kind kind, uint64_t job, const char *
                      gs_status (*run)(gs_write *write, gs_job_store *store)) {
     gs_work *work = gs_model_alloc(1, bytes);
     // A look may be making a manifest in what a purge takes away; and whether the disk is there is known behind the first look.
-    bool is_behind_looks = kind == GS_WORK_PURGE || lane_of(kind) == GS_LANE_BULK;
+    bool is_behind_looks = kind == GS_WORK_PURGE || kind == GS_WORK_REMOVE_CHECKPOINT;
     work->base = (gs_write){.run = run, .lane = lane_of(kind), .is_behind_looks = is_behind_looks};
     work->kind = kind;
     work->job = job;
