@@ -1,6 +1,6 @@
 # Each header compiles alone: what it uses, it includes. Public ones are C++17 as well.
-#   cmake -DSOURCE_DIR=… -DCOMPILER=… [-DCUDA_INCLUDES=dir;…] -P headers.cmake
-# Headers of the CUDA half are left out where CUDA's own are not there.
+#   cmake -DSOURCE_DIR=… -DCOMPILER=… [-DCUDA_INCLUDES=dir;…] [-DCUDNN_INCLUDES=dir] -P headers.cmake
+# Headers of the CUDA half are left out where CUDA's own are not there, those that want cuDNN's where those are not.
 cmake_minimum_required(VERSION 3.25)
 set(errors 0)
 set(checked 0)
@@ -8,11 +8,18 @@ set(cuda_options "")
 foreach(folder IN LISTS CUDA_INCLUDES)
   list(APPEND cuda_options -isystem ${folder})
 endforeach()
+if(CUDNN_INCLUDES)
+  list(APPEND cuda_options -isystem ${CUDNN_INCLUDES})
+endif()
 foreach(folder core rpc kernels gradsync worker coordinator api)
   file(GLOB_RECURSE headers ${SOURCE_DIR}/${folder}/*.h)
   foreach(header IN LISTS headers)
     file(STRINGS ${header} cuda REGEX "^#include [<\"](cuda|cublas|nccl\\.h|kernels/cuda/)" LIMIT_COUNT 1)
     if(cuda AND NOT CUDA_INCLUDES)
+      continue()
+    endif()
+    file(STRINGS ${header} cudnn REGEX "^#include [<\"](cudnn|kernels/cuda/cudnn)" LIMIT_COUNT 1)
+    if(cudnn AND NOT CUDNN_INCLUDES)
       continue()
     endif()
     # Per instruction set: meant to be included once for each, with GS_ISA set.

@@ -318,20 +318,9 @@ DEFINE(softmax_loss,
         bool gradient),
        (losses, logits, num_correct, targets, rows, classes, stride, dloss, gradient))
 
-#define FILL_TABLE(type)                                                                           \
-    {.name = "cpu/" GS_ISA_NAME "/" #type,                                                         \
-     .dtype = DTYPE_##type,                                                                        \
-     .matmul = type##_matmul,                                                                      \
-     .matmul_grad = type##_matmul_grad,                                                            \
-     .linear_grads = type##_linear_grads,                                                          \
-     .bias_backward = type##_bias_backward,                                                        \
-     .embedding = type##_embedding,                                                                \
-     .embedding_backward = type##_embedding_backward,                                              \
-     .layernorm = type##_layernorm,                                                                \
-     .residual_layernorm = type##_residual_layernorm,                                              \
-     .layernorm_backward = type##_layernorm_backward,                                              \
-     .attention = type##_attention,                                                                \
-     .attention_backward = type##_attention_backward,                                              \
-     .softmax_loss = type##_softmax_loss}
+#define FILL_BF16(slot) .slot = bf16_##slot,
+#define FILL_FP16(slot) .slot = fp16_##slot,
 
-const gs_half_kernels GS_CPU(half_tables)[2] = {FILL_TABLE(bf16), FILL_TABLE(fp16)};
+const gs_half_kernels GS_CPU(half_tables)[2] = {
+    {.name = "cpu/" GS_ISA_NAME "/bf16", .dtype = GS_BF16, GS_HALF_SLOTS(FILL_BF16)},
+    {.name = "cpu/" GS_ISA_NAME "/fp16", .dtype = GS_FP16, GS_HALF_SLOTS(FILL_FP16)}};

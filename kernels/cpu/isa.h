@@ -7,6 +7,7 @@
 #define KERNELS_CPU_ISA_H
 
 #include "kernels/kernels.h"
+#include "kernels/slots.h"
 
 #define GS_CPU_PASTE_AGAIN(name, isa) gs_cpu_##name##_##isa
 #define GS_CPU_PASTE(name, isa) GS_CPU_PASTE_AGAIN(name, isa)
@@ -18,61 +19,7 @@
 
 // Every slot of gs_kernels that is compiled for each instruction set: all but matmul, which is
 // BLAS.
-#define GS_CPU_LAUNCHERS(X)                                                                        \
-    X(fill)                                                                                        \
-    X(copy)                                                                                        \
-    X(add)                                                                                         \
-    X(scale)                                                                                       \
-    X(axpy)                                                                                        \
-    X(sum_squares)                                                                                 \
-    X(count_nonfinite)                                                                             \
-    X(clear)                                                                                       \
-    X(add_mean)                                                                                    \
-    X(cast_many)                                                                                   \
-    X(sum_squares_many)                                                                            \
-    X(adamw_many)                                                                                  \
-    X(split_master)                                                                                \
-    X(join_master)                                                                                 \
-    X(reduce)                                                                                      \
-    X(cast)                                                                                        \
-    X(round)                                                                                       \
-    X(bias_add)                                                                                    \
-    X(bias_gelu)                                                                                   \
-    X(bias_backward)                                                                               \
-    X(gelu_backward)                                                                               \
-    X(relu)                                                                                        \
-    X(relu_backward)                                                                               \
-    X(layernorm)                                                                                   \
-    X(residual_layernorm)                                                                          \
-    X(layernorm_backward)                                                                          \
-    X(embedding)                                                                                   \
-    X(embedding_backward)                                                                          \
-    X(add_rows)                                                                                    \
-    X(attention)                                                                                   \
-    X(attention_backward)                                                                          \
-    X(softmax_loss)                                                                                \
-    X(batchnorm)                                                                                   \
-    X(batchnorm_eval)                                                                              \
-    X(batchnorm_backward)                                                                          \
-    X(batchnorm_measure)                                                                           \
-    X(batchnorm_apply)                                                                             \
-    X(batchnorm_sums)                                                                              \
-    X(batchnorm_backward_apply)                                                                    \
-    X(adamw)                                                                                       \
-    X(sgd)                                                                                         \
-    X(adamw_beside)                                                                                \
-    X(sgd_beside)                                                                                  \
-    X(low_rank_project)                                                                            \
-    X(low_rank_back_project)                                                                       \
-    X(low_rank_rebuild)                                                                            \
-    X(orthogonalize_many)                                                                          \
-    X(add_residuals)                                                                               \
-    X(select_largest)                                                                              \
-    X(add_at)                                                                                      \
-    X(take_signs)                                                                                  \
-    X(add_signs)                                                                                   \
-    X(quantize)                                                                                    \
-    X(dequantize)
+#define GS_CPU_LAUNCHERS(X) GS_KERNEL_SLOTS(X)
 
 // A prototype with exactly the type of the slot, so that the two cannot drift apart.
 #define GS_CPU_DECLARE(slot) __typeof__(*((gs_kernels *)0)->slot) GS_CPU(slot);

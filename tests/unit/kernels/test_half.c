@@ -136,7 +136,8 @@ static void check_product(const setting *s, gs_epilogue epilogue, bool transpose
                           bool transpose_b) {
     operands of = make_operands(s, transpose_a, transpose_b);
     gs_half *aux = make_half(s, M * STRIDE_C, 4);
-    gs_half_matmul product = {of.shape, epilogue, of.bias, of.aux};
+    gs_half_matmul product = {
+        .shape = of.shape, .epilogue = epilogue, .bias = of.bias, .aux = of.aux};
     s->half->matmul(s->stream, of.c, of.a, of.b, &product);
     for (size_t row = 0; row < M; row++)
         for (size_t col = 0; col < STRIDE_C; col++) {
@@ -211,6 +212,56 @@ static void gradients_of_weights_are_not_rounded(void **state) {
         free(c);
         free(before);
         free_operands(&of);
+        close_setting(&s);
+    }
+}
+
+static void a_residual_is_added_before_the_rounding(void **state) {
+    (void)state;
+    for (size_t t = 0; t < NUM_TYPES; t++) {
+        setting s = open_setting(types[t]);
+        operands of = make_operands(&s, false, true);
+        const gs_half_matmul product = {.shape = of.shape,
+                                        .epilogue = GS_EPILOGUE_BIAS,
+                                        .bias = of.bias,
+                                        .residual = of.aux};
+        s.half->matmul(s.stream, of.c, of.a, of.b, &product);
+        for (size_t row = 0; row < M; row++)
+            for (size_t col = 0; col < N; col++) {
+                size_t at = row * STRIDE_C + col;
+                assert_rounds_to(&s, of.c[at],
+                                 dot(&s, &of, row, col) + (double)wide(&s, of.bias[col]) +
+                                     (double)wide(&s, of.aux[at]));
+            }
+        free_operands(&of);
+        close_setting(&s);
+    }
+}
+
+static void gradients_of_a_layer_are_those_of_its_parts(void **state) {
+    (void)state;
+    for (size_t t = 0; t < NUM_TYPES; t++) {
+        setting s = open_setting(types[t]);
+        gs_half *dy = make_half(&s, K * M, 1), *x = make_half(&s, K * N, 2);
+        gs_matmul shape = {.transpose_a = true, .m = M, .n = N, .k = K, .alpha = 1.0f};
+        for (int adds = 0; adds < 2; adds++) {
+            float *both[2], *apart[2];
+            for (size_t i = 0; i < 2; i++) {
+                both[i] = make_uniform(M * N, 7 + i, -1.0f, 1.0f);
+                apart[i] = make_uniform(M * N, 7 + i, -1.0f, 1.0f);
+            }
+            shape.beta = (float)adds;
+            s.half->linear_grads(s.stream, both[0], both[1], dy, x, &shape);
+            s.half->matmul_grad(s.stream, apart[0], dy, x, &shape);
+            s.half->bias_backward(s.stream, apart[1], dy, K, M, adds);
+            for (size_t i = 0; i < 2; i++) {
+                assert_memory_equal(both[i], apart[i], M * N * sizeof(float));
+                free(both[i]);
+                free(apart[i]);
+            }
+        }
+        free(dy);
+        free(x);
         close_setting(&s);
     }
 }
@@ -335,6 +386,8 @@ int main(void) {
         cmocka_unit_test(products_and_epilogues_are_rounded_once),
         cmocka_unit_test(alpha_and_beta_count),
         cmocka_unit_test(gradients_of_weights_are_not_rounded),
+        cmocka_unit_test(a_residual_is_added_before_the_rounding),
+        cmocka_unit_test(gradients_of_a_layer_are_those_of_its_parts),
         cmocka_unit_test(a_norm_behind_a_residual_is_that_of_the_rounded_sum),
         cmocka_unit_test(the_first_norm_gradient_overwrites_and_the_next_adds),
         cmocka_unit_test(bad_tokens_and_targets_leave_outputs_alone),
