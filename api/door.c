@@ -271,7 +271,8 @@ static bool knows_caller(void *ctx, const gs_early_head *head) {
                     gs_token_store_admit(door->services.tokens, &caller, header, GS_ROLE_METRICS).code == GS_OK;
     if (!is_known && gs_early_head_find(head, cookies, sizeof cookies, "Cookie"))
         gs_session_of_cookies(secret, cookies, GS_SESSION_COOKIE);
-    if (*secret) is_known = gs_sessions_find(door->services.sessions, token_id, secret, gs_now_ns());
+    uint64_t number;
+    if (*secret) is_known = gs_sessions_find(door->services.sessions, token_id, &number, secret, gs_now_ns());
     explicit_bzero(header, sizeof header);
     explicit_bzero(cookies, sizeof cookies);
     explicit_bzero(secret, sizeof secret);

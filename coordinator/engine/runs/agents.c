@@ -224,7 +224,7 @@ static gs_job *job_of_adopted(const gs_engine *engine, const gs_agent *agent, co
     if (!job || gs_job_is_unrecorded(job) || gs_job_state_terminal(job->state)) return NULL;
     const gs_member *member = gs_state_member(&engine->state, running->incarnation);
     if (member && member->job == job && member->stage != GS_MEMBER_EXITED)
-        return gs_principal_may_be(principal, member->worker) ? job : NULL;
+        return !principal->is_known || gs_agent_has(agent, member) ? job : NULL;
     if (!job->generation || running->generation < job->generation) return NULL;
     return !principal->is_known || had_ranks(job, agent->name) ? job : NULL;
 }
