@@ -4,7 +4,7 @@
 # need, the C++ runtime too. cuBLASLt and NCCL are looked up on that machine: they are its driver's match, and large.
 #
 #   tests/gpu/archive.sh [--arch 90] [--build DIR] [--library] FILE.tar.xz
-#     --library    without the service: no job, no models, which need the worker
+#     --library    without the service (coordinator, worker, API, command line): no job, no models, which need the worker
 # The archive's folder gradsync-gpu holds bin/, tests/, lib/ and a list of what was built; `GRADSYNC_GPU_ARCHIVE=FILE
 # tests/gpu/run.sh` unpacks it below its build folder and builds nothing. The C library is the machine's: one that is older than
 # this machine's may not start the programs, which run.sh then says, and builds.
@@ -25,8 +25,8 @@ done
 programs=(tests/gpu_kernels tests/gpu_nccl_ranks bin/bench_gpu_kernels)
 targets=(gpu_kernels gpu_nccl_ranks bench_gpu_kernels)
 if [ $service = ON ]; then
-  programs+=(tests/gpu_device tests/gpu_models bin/bench_gpu_train bin/gradsync-conformance bin/gradsync-worker bin/gradsync-coordinator)
-  targets+=(gpu_device gpu_models bench_gpu_train gradsync-conformance gradsync-worker gradsync-coordinator)
+  programs+=(tests/gpu_device tests/gpu_models bin/bench_gpu_train bin/gradsync-conformance bin/gradsync-worker bin/gradsync-coordinator bin/gradsync-api bin/gradsync)
+  targets+=(gpu_device gpu_models bench_gpu_train gradsync-conformance gradsync-worker gradsync-coordinator gradsync-api gradsync_cli)
 fi
 
 # DT_RPATH, which holds for what a library needs as well: libopenblas comes with libgfortran, which a DT_RUNPATH of the

@@ -14,7 +14,7 @@ say_compiler() { has nvcc && nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)
 # find_device SCRIPT: what there is to run on; without a GPU or its compiler the script is over.
 find_device() {
   export PATH=$PATH:/usr/local/cuda/bin
-  capability=
+  capability= num_gpus=1
   device="simulated (tests/cuda_sim): nothing here was measured on a GPU"
   [ "$sim" -eq 0 ] || return 0
   device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
@@ -22,6 +22,7 @@ find_device() {
   has nvcc || [ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] ||
     { echo "$1: skipped: no nvcc in PATH or /usr/local/cuda/bin, and no GRADSYNC_GPU_ARCHIVE (tests/gpu/archive.sh)"; exit 77; }
   capability=${device##*, }
+  [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')" -lt 2 ] || num_gpus=2
 }
 
 # use_archive: programs that tests/gpu/archive.sh has made elsewhere, below the build folder instead of a build. Fails, with

@@ -52,7 +52,8 @@ table() {
 }
 trap table EXIT
 trap 'exit 130' INT TERM HUP
-steps_to_come=14
+# Each skip and run takes one off; at the end none is left, so that every step had its share (tests/gpu/steps.sh).
+steps_to_come=19
 
 # ---- the build
 if ! find_libraries; then
@@ -61,7 +62,7 @@ if ! find_libraries; then
 fi
 if use_archive; then
   row archive ok - "$built"
-  steps_to_come=$((steps_to_come - 1))
+  drop_steps 1
 elif [ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && { echo "$why: building"; ! has nvcc; }; then
   fail_step archive 0 "$why, and there is no nvcc"
   exit 1
@@ -72,7 +73,7 @@ fi
 # Tests of the library and the trainer that run on a device as well, where cmocka is there.
 [ "$service" = OFF ] || ! pkg-config --exists cmocka || targets+=(device_tests)
 [ -n "$built" ] || run build 330 bash -c "$(build_command "${targets[@]}")" || exit 1
-[ "$service" = ON ] || skip "the service, its tests, quickstart" "not installed: ${missing[*]}"
+[ "$service" = ON ] || row "the service, its tests, quickstart" skipped - "not installed: ${missing[*]}"
 
 # ---- tests
 bin=$build/tests
@@ -84,13 +85,14 @@ families=(attention matmul layernorm loss optim reduce embedding batchnorm activ
 [ $sim -eq 0 ] || families=(loss quantize)  # the others are CTest's: every thread is slow there
 run_beside "kernels = CPU twins" 200 4 "${families[@]}" -- "$bin/gpu_kernels"
 run "every kernel has a case" 10 "$bin/gpu_kernels" --slots
-[ $sim -eq 1 ] || run "products without cuBLASLt" 60 env GRADSYNC_OWN_PRODUCTS=1 GRADSYNC_CUBLASLT=/nonexistent "$bin/gpu_kernels" matmul
+if [ $sim -eq 1 ]; then drop_steps 1; else run "products without cuBLASLt" 60 env GRADSYNC_OWN_PRODUCTS=1 GRADSYNC_CUBLASLT=/nonexistent "$bin/gpu_kernels" matmul; fi
 if [ -x "$build/bin/gradsync-conformance" ]; then
   run "GPT-2 vectors, fp32" 90 "${as_gpu[@]}" "$build/bin/gradsync-conformance" gpt2 tests/golden/gpt2_tiny.safetensors
   run "MLP vectors, fp32" 120 "${as_gpu[@]}" "$build/bin/gradsync-conformance" train-mlp tests/golden/ddp_mlp/*.safetensors
   run "MLP vectors, sharded" 60 "${as_gpu[@]}" "$build/bin/gradsync-conformance" train-mlp --sharded tests/golden/ddp_mlp/w?_adamw.safetensors
 else
   skip "GPT-2 and MLP vectors" "not installed: $(printf '%s ' "${missing[@]}")$(pkg-config --exists cmocka || echo libcmocka)"
+  drop_steps 2
 fi
 others='^gpu_kernels|^gpu_nccl|^conformance'
 if [ -n "$built" ]; then
@@ -98,8 +100,10 @@ if [ -n "$built" ]; then
     if [ -x "$bin/$test" ]; then run "$test" 120 "$bin/$test"; else skip "$test" "not in this archive"; fi
   done
 elif ctest_has -E "$others"; then
+  drop_steps 1
   in_ctest "device contract, library, trainer" 200 -E "$others"
 else
+  drop_steps 1
   skip "device contract, library, trainer" "no such tests in this build (cmocka, or the service, is missing)"
 fi
 for ranks in 2 4; do
@@ -107,63 +111,31 @@ for ranks in 2 4; do
   run "NCCL, kill -9 of one of $ranks" 100 "$bin/gpu_nccl_ranks" kill $ranks
 done
 
-# ---- the quickstart's job, on the GPU
-# shellcheck disable=SC2317
-quickstart() {
-  set -euo pipefail
-  # Not local: what the trap reads when the function is over.
-  pids=() state=
-  run=$(mktemp -d)
-  trap 'kill "${pids[@]}" 2>/dev/null; wait; cat "$run"/*.log; rm -rf "$run"' EXIT
-  mkdir "$run/data" "$run/text"
-  cp README.md docs/*.md "$run/text/"
-  "$build/bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir "$run/data" \
-    --port-file "$run/ports.json" 2>"$run/coordinator.log" &
-  pids+=($!)
-  for _ in $(seq 200); do [ -s "$run/ports.json" ] && break; sleep 0.05; done
-  server=http://$(jq -r .http "$run/ports.json") control=$(jq -r .control "$run/ports.json")
-  "$build/bin/gradsync-worker" --coordinator "$control" --name gpu --slots 1 --data-root "$run/text" 2>"$run/worker.log" &
-  pids+=($!)
-  cat >"$run/job.json" <<JSON
-{"name": "gpu", "world": {"min": 1, "max": 1, "device": "cuda"},
- "model": {"kind": "gpt2", "seed": 1337, "precision": "$precision",
-           "gpt2": {"layers": $layers, "heads": 4, "channels": 128, "context": 128, "vocab": 256}},
- "data": {"kind": "bytes", "train": ["*"], "micro_batch": $batch, "shuffle_seed": 7},
- "optimizer": {"kind": "adamw", "lr": 0.002, "beta2": 0.95, "weight_decay": 0.1, "grad_clip_norm": 1.0},
- "steps": {"target": $steps}, "checkpoint": {"every_steps": $steps}}
-JSON
-  job=$(curl -sS -H 'Content-Type: application/json' --data @"$run/job.json" "$server/v1/jobs" | tee "$run/created.log" | jq -re .id)
-  while :; do
-    curl -sS "$server/v1/jobs/$job" >"$run/job.state"
-    state=$(jq -r .state "$run/job.state")
-    case $state in succeeded | failed | cancelled) break ;; esac
-    sleep 0.2
-  done
-  jq '{state, reason, message, failure, progress, latest}' "$run/job.state"
-  curl -sS "$server/v1/jobs/$job/workers" | jq -c '[.items[] | {rank, device, device_uuid}]'
-  curl -sS "$server/v1/jobs/$job/series?name=loss&max_points=6" | jq -c '.series[0].points'
-  [ "$state" = succeeded ]
-  curl -sS "$server/v1/jobs/$job/series?name=loss" | jq -e '.series[0].points | (.[0][1] - .[-1][1]) > 0.2' >/dev/null
-}
-if [ "$service" = ON ] && has curl && has jq; then
+# ---- the quickstart's job, on the GPU; and one over NCCL, of two ranks where there are two GPUs
+if [ "$service" = ON ]; then
+  size=(--layers 4 --batch 16 --steps 300)
+  [ $sim -eq 0 ] || size=(--layers 1 --batch 2 --steps 12)
   for precision in fp32 bf16; do
-    batch=16 layers=4 steps=300
-    [ $sim -eq 0 ] || { batch=2 layers=1 steps=12; }
-    run "quickstart's job, $precision" 100 bash -c "$(declare -p build precision batch layers steps); $(declare -f quickstart); quickstart"
+    run "quickstart's job, $precision" 100 tests/gpu/job.sh "$build/bin" --precision $precision "${size[@]}"
   done
+  run "a job over NCCL" 100 tests/gpu/job.sh "$build/bin" --precision bf16 --backend nccl --ranks "$num_gpus" "${size[@]}"
 else
-  skip "quickstart's job on the GPU" "not installed: ${missing[*]}$(has curl || echo ' curl')$(has jq || echo ' jq')"
+  skip "quickstart's job on the GPU" "not installed: ${missing[*]}"
+  drop_steps 2
 fi
 
 # ---- compute-sanitizer, on small shapes
 if [ $sim -eq 1 ]; then
   skip "compute-sanitizer" "needs a device"
+  drop_steps 2
 elif ! has compute-sanitizer; then
   skip "compute-sanitizer" "not installed"
+  drop_steps 2
 else
   checked() { run "$1 of the kernels" "$2" env GRADSYNC_TEST_SMALL=1 compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$bin/gpu_kernels" "${@:3}"; }
   checked memcheck 120
   checked racecheck 120 attention layernorm loss batchnorm matmul
   checked synccheck 60 attention layernorm
 fi
+[ "$lost" -eq 1 ] || [ "$steps_to_come" -eq 0 ] || fail_step "shares of the time" 0 "$steps_to_come steps are planned that do not come"
 exit $failed

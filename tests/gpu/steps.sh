@@ -6,12 +6,16 @@ rows=() failures=() failed=0 lost=0
 row() { rows+=("$(printf '%-34s %-8s %5s  %s' "$1" "$2" "$3" "${4:-}")"); }
 skip() { row "$1" skipped - "$2"; steps_to_come=$((steps_to_come - 1)); }
 
-# grant LIMIT: seconds that a step may take, so that those behind it have their least.
+# grant LIMIT: seconds that a step may take, so that those behind it have their least; where there is not enough for that
+# it has no more than its own least, and so has the next.
 grant() {
-  local left=$((budget - SECONDS + started)) kept=$((steps_to_come * LEAST_SECONDS))
-  [ "$kept" -ge 0 ] && [ $((left - kept)) -ge "$LEAST_SECONDS" ] && left=$((left - kept))
-  echo $(($1 < left ? $1 : left))
+  local left=$((budget - SECONDS + started)) kept=$((steps_to_come * LEAST_SECONDS)) most
+  most=$((kept > 0 ? left - kept : left))
+  [ "$most" -ge "$LEAST_SECONDS" ] || most=$((left < LEAST_SECONDS ? left : LEAST_SECONDS))
+  echo $(($1 < most ? $1 : most))
 }
+# Steps that are none on this machine.
+drop_steps() { steps_to_come=$((steps_to_come - $1)); }
 
 # first_failure LOG: the line that says most: what a test calls failed, else the last one.
 first_failure() {

@@ -15,7 +15,10 @@ granted=$(grant 90)
 if [ "$granted" -gt 40 ] || [ "$granted" -lt 30 ]; then fail "of 100 s, with 5 steps to come, $granted are granted"; fi
 [ "$(grant 7)" = 7 ] || fail "more is granted than was asked for"
 budget=30
-[ "$(grant 90)" -ge 20 ] || fail "where nothing can be kept a step gets nothing: $(grant 90)"
+granted=$(grant 90)
+if [ "$granted" -lt 10 ] || [ "$granted" -gt 12 ]; then fail "where there is too little one step has $granted of 30 s"; fi
+steps_to_come=0
+[ "$(grant 90)" -ge 28 ] || fail "the last step does not get what is left: $(grant 90)"
 
 budget=100 steps_to_come=4
 run passes 10 true >/dev/null || fail "a step that passes is taken for failed"
