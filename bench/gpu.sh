@@ -34,50 +34,80 @@ if ! find_libraries || { ! use_archive && { [ -z "${GRADSYNC_GPU_ARCHIVE:-}" ] |
 fi
 grep -q '^GRADSYNC_SERVICE:BOOL=OFF' "$build/CMakeCache.txt" 2>/dev/null && service=OFF
 targets=(bench_gpu_kernels gpu_nccl_ranks)
-[ "$service" = OFF ] || targets+=(bench_gpu_train)
-if [ -z "$built" ] && ! timeout -k 5 330 bash -c "$(build_command "${targets[@]}")" >"$build/bench-gpu-build.log" 2>&1; then
-  echo "bench/gpu.sh: $build does not build within 330 s; the end of $build/bench-gpu-build.log:" >&2
-  tail -n 20 "$build/bench-gpu-build.log" >&2
+[ "$service" = OFF ] || targets+=(bench_gpu_train product)
+if [ -z "$built" ] && ! timeout -k 5 330 bash -c "$(build_command "${targets[@]}")" >"$logs/build.log" 2>&1; then
+  echo "bench/gpu.sh: $build does not build within 330 s; the end of $logs/build.log:" >&2
+  tail -n 20 "$logs/build.log" >&2
   exit 1
 fi
 
 echo "# $(date -u +%FT%TZ), commit $(say_commit)"
 echo "# device: $device"
 echo "# built: ${built:-here, CUDA compiler $(say_compiler)}"
-failed=0
-# part LIMIT COMMAND…: a failure is said and the rest goes on.
+steps_to_come=10
+# shellcheck disable=SC2317
+device_answers() { [ $sim -eq 1 ] || timeout 20 nvidia-smi -L >/dev/null 2>&1; }
+# shellcheck source=tests/gpu/steps.sh
+. tests/gpu/steps.sh
+# What failed once more, behind what was measured, on every exit.
+# shellcheck disable=SC2317
+say_failures() {
+  trap - EXIT
+  [ ${#failures[@]} -eq 0 ] || printf '# FAILED %s\n' "${failures[@]}" | tee "$logs/failures.txt"
+  echo "# $((SECONDS - started)) s in all; logs: $logs"
+}
+trap say_failures EXIT
+trap 'exit 130' INT TERM HUP
+fail_part() {
+  failed=1
+  failures+=("$1")
+  echo "# $1"
+  device_answers || { lost=1; failures=("the device no longer answers, behind: $1" "${failures[@]}"); }
+}
+# part LIMIT COMMAND…: a failure is said and the rest goes on, as long as there is a device.
 part() {
-  local limit=$1 code=0 left=$((budget - SECONDS + started))
+  local limit code=0
+  local log=$logs/part_$((++part_number)).log
+  drop_steps 1
+  limit=$(grant "$1")
   shift
-  [ "$left" -gt 5 ] || { echo "# not run, no time left: $*"; failed=1; return; }
-  [ "$limit" -lt "$left" ] || limit=$left
-  timeout -k 5 "$limit" "$@" 2>&1 | tee -a "$logs/parts.log"
+  [ "$lost" -eq 0 ] || { echo "# not run, the device is lost: $*"; return; }
+  [ "$limit" -gt 5 ] || { fail_part "not run, no time left: $*"; return; }
+  timeout -k 5 "$limit" "$@" 2>&1 | tee "$log"
   code=${PIPESTATUS[0]}
   case $code in
-    0 | 77) ;;
-    124) echo "# over its $limit s: $*"; failed=1 ;;
-    *) echo "# exit code $code: $*"; failed=1 ;;
+    0) ;;
+    77) fail_part "found nothing to run on: $*" ;;
+    124) fail_part "over its $limit s: $*" ;;
+    *) fail_part "exit code $code: $*: $(first_failure "$log")" ;;
   esac
 }
+part_number=0
 small=() train_124=(--model 124M) train_774=(--model 774M --rounds 3 --steps 6)
 [ $sim -eq 0 ] || { small=(--small) train_124=(--model tiny --rounds 1 --steps 1) train_774=("${train_124[@]}"); }
 
 echo "## Kernels (goal for reducer, optimizer and elementwise: at least 85 % of copy)"
 part 90 "$build/bin/bench_gpu_kernels" "${small[@]}" bandwidth
 echo "## Matrix products and attention"
-part 60 "$build/bin/bench_gpu_kernels" "${small[@]}" matmul attention >"$logs/products.log"
-cat "$logs/products.log"
-peak=$(sed -n 's/^matmul bf16 .* \([0-9.]*\) TFLOP.*/\1/p' "$logs/products.log" | sort -g | tail -n 1)
+part 60 "$build/bin/bench_gpu_kernels" "${small[@]}" matmul attention
+peak=$(sed -n 's/^matmul bf16 .* \([0-9.]*\) TFLOP.*/\1/p' "$logs/part_2.log" | sort -g | tail -n 1)
 echo "## GPT-2 (goals: 124M in bf16 at least 600000 tokens/s; 774M at least 60 % MFU; the reducer at most +1 %)"
-if [ ${#targets[@]} -eq 3 ]; then
+if [ -x "$build/bin/bench_gpu_train" ]; then
   part 90 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision bf16 --peak "${peak:-0}"
+  echo "## Kernel by kernel: one step of 124M without graphs (what is below some 10 us waits for the host)"
+  part 60 env GRADSYNC_KERNEL_TIMES=0 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision bf16 --rounds 1 --steps 1
+  echo "## 774M, other precisions"
   part 120 "$build/bin/bench_gpu_train" "${train_774[@]}" --precision bf16 --peak "${peak:-0}"
   part 60 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision tf32 --rounds 1 --steps 3
+  echo "## optimizer.offload: the update with its state in the host's memory"
+  part 60 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision bf16 --rounds 1 --steps 3 --offload 1
 else
+  drop_steps 5
   echo "# skipped: bench_gpu_train needs the worker, which this build is without (GRADSYNC_SERVICE=OFF${missing[*]:+; not installed: ${missing[*]}})"
 fi
 echo "## PyTorch on the same GPU"
 if ! "$python" -c 'import torch' 2>/dev/null; then
+  drop_steps 1
   echo "# skipped: $python has no torch"
 elif [ $sim -eq 1 ]; then
   part 60 "$python" bench/peer_gpt2.py --model tiny --positions 64 --micro-batch 2 --tokens-per-step 128 --steps 2 --warmup 1 --device cpu --no-compile
@@ -89,5 +119,13 @@ else
 fi
 echo "## NCCL: initialisation to the end of the first collective (goal: at most 3 s)"
 part 60 "$build/tests/gpu_nccl_ranks" first 2
-echo "# $((SECONDS - started)) s in all"
+echo "## A job over NCCL, $num_gpus ranks: seconds from the begin of the communicator to the end of the first step (goal: at most 3 s)"
+if [ "$service" = ON ] && [ -x "$build/bin/gradsync-coordinator" ]; then
+  job_size=(--layers 4 --batch 16)
+  [ $sim -eq 0 ] || job_size=(--layers 1 --batch 2)
+  part 90 bash -c 'set -o pipefail; tests/gpu/job.sh "$@" | grep -E "msg=.first step|^FAIL|^loss"' job "$build/bin" --precision bf16 --backend nccl --ranks "$num_gpus" --steps 20 "${job_size[@]}"
+else
+  drop_steps 1
+  echo "# skipped: needs the service"
+fi
 exit $failed
