@@ -130,7 +130,8 @@ static void open_model(bench *self) {
 // The masters become what the optimizer updates: for bf16 they are split and their memory goes.
 static void open_precision(bench *self) {
     if (!self->set.half) return;
-    const bool splits = self->set.half == GS_BF16;
+    // What is updated in halves lies on the device.
+    const bool splits = self->set.half == GS_BF16 && !self->set.offload;
     const gs_mixed_precision_options options = {.dtype = self->set.half,
                                                 .params = self->specs,
                                                 .num_params = self->num_params,
