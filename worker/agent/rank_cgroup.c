@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/clock.h"
+#include "core/log.h"
+
 #define ROOT "/sys/fs/cgroup"
 #define NAME_BYTES 64
+
+enum { REMOVE_MS = 1000 };  // processes that are killed leave within milliseconds
 
 // What the versions call the same things.
 typedef struct version {
@@ -179,8 +185,31 @@ int64_t gs_rank_cgroup_kills(const gs_rank_cgroup *cgroup, int slot) {
     return found ? strtoll(found + strlen("oom_kill "), NULL, 10) : 0;
 }
 
+// Of version 2 at once; else one by one.
+static void kill_members(const gs_rank_cgroup *cgroup, int group_fd) {
+    char line[32];
+    if (!write_file(group_fd, "cgroup.kill", "1").code) return;
+    int fd = openat(group_fd, cgroup->files->members, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (fd >= 0 && !file) close(fd);
+    while (file && fgets(line, sizeof line, file)) {
+        long pid = strtol(line, NULL, 10);
+        if (pid > 1 && pid != getpid()) kill((pid_t)pid, SIGKILL);
+    }
+    if (file) fclose(file);
+}
+
 void gs_rank_cgroup_remove(const gs_rank_cgroup *cgroup, int slot) {
     char name[NAME_BYTES];
     name_group(name, slot);
-    unlinkat(cgroup->fd, name, AT_REMOVEDIR);
+    gs_deadline deadline = gs_deadline_in_ms(REMOVE_MS);
+    int group_fd = -1;
+    while (unlinkat(cgroup->fd, name, AT_REMOVEDIR) != 0 && errno == EBUSY && !gs_deadline_passed(deadline)) {
+        if (group_fd < 0) group_fd = open_group(cgroup, slot);
+        if (group_fd >= 0) kill_members(cgroup, group_fd);
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+    if (group_fd >= 0) close(group_fd);
+    if (faccessat(cgroup->fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        gs_log_warn("a slot's control group is still in use", "group=%s", name);
 }

@@ -20,7 +20,7 @@ void gs_rank_cgroup_close(gs_rank_cgroup *cgroup);
 GS_NODISCARD gs_status gs_rank_cgroup_make(int *members_fd, const gs_rank_cgroup *cgroup, int slot, int64_t memory_bytes);
 // How many processes of the slot the kernel has ended for want of memory.
 int64_t gs_rank_cgroup_kills(const gs_rank_cgroup *cgroup, int slot);
-// When the last process of the slot has ended.
+// When the trainer of the slot has ended. What it has left behind, in a session of its own, is killed.
 void gs_rank_cgroup_remove(const gs_rank_cgroup *cgroup, int slot);
 
 #endif

@@ -107,6 +107,9 @@ static gs_status spawn(gs_slot *slot, int launch_fd, const gs_json *document, bo
     bool allows_cores = slot->confinement && slot->confinement->options.core_files;
     it.confined.has_secrets = (has_key || slot->environment.num_secrets > 0) && !allows_cores;
     atomic_store(&slot->page->is_guarded, it.confined.has_secrets);
+    // Of a group that could not be removed the count is an earlier trainer's.
+    if (slot->confinement && slot->confinement->cgroup)
+        slot->kills_before = gs_rank_cgroup_kills(slot->confinement->cgroup, slot->index);
     pid_t pid = fork();
     if (pid == 0) become_trainer(&it);
     int error_number = errno;
@@ -305,7 +308,7 @@ static void tell_memory_limit(gs_slot *slot) {
     static const char words[] = "gradsync-worker: the memory limit of this rank (limits.memory_bytes, --memory-per-slot) ended it";
     const gs_rank_cgroup *cgroup = slot->confinement ? slot->confinement->cgroup : NULL;
     if (!cgroup) return;
-    if (gs_rank_cgroup_kills(cgroup, slot->index) > 0) report_line(&slot->outputs[1], words, sizeof words - 1);
+    if (gs_rank_cgroup_kills(cgroup, slot->index) > slot->kills_before) report_line(&slot->outputs[1], words, sizeof words - 1);
     gs_rank_cgroup_remove(cgroup, slot->index);
 }
 

@@ -43,6 +43,7 @@ struct gs_slot {
     gs_launch_page *page;
     gs_slot_output outputs[2];
     int64_t position;   // of its last line
+    int64_t kills_before;  // of its control group, for want of memory, when it was started
     int64_t kill_at_ns; // 0: not asked to end
     bool is_held;
     int64_t held_ns;    // since when it is, if so

@@ -224,6 +224,34 @@ static const char *find_group(char *path, size_t path_bytes) {
     return NULL;
 }
 
+// Its parent's process group is not its own any more.
+static int leave_a_daemon(void) {
+    if (fork() != 0) return 0;
+    setsid();
+    for (;;) pause();
+}
+
+static void what_a_trainer_leaves_behind_ends_with_its_group(void **state) {
+    char path[200], group[260];
+    (void)state;
+    if (!find_group(path, sizeof path)) {
+        print_message("SKIP: no control group can be made here\n");
+        skip();
+    }
+    gs_confinement confinement;
+    gs_confinement_options options = plain();
+    options.cgroup = path;
+    options.memory_bytes = 128 * MIB;
+    assert_ok(gs_confinement_open(&confinement, &options));
+    assert_int_equal(run_confined(&confinement, "", leave_a_daemon), 0);
+    snprintf(group, sizeof group, "%s/gradsync-slot-0", path);
+    assert_int_equal(access(group, F_OK), 0);
+    gs_rank_cgroup_remove(confinement.cgroup, 0);
+    assert_int_not_equal(access(group, F_OK), 0);
+    gs_confinement_close(&confinement);
+    assert_int_equal(rmdir(path), 0);
+}
+
 static void a_group_counts_what_ranks_share(void **state) {
     char path[200];
     (void)state;
@@ -307,6 +335,7 @@ int main(void) {
         cmocka_unit_test(without_a_group_private_memory_is_limited),
         cmocka_unit_test(who_has_secrets_leaves_no_core),
         cmocka_unit_test(a_group_counts_what_ranks_share),
+        cmocka_unit_test(what_a_trainer_leaves_behind_ends_with_its_group),
         cmocka_unit_test(what_is_no_group_is_an_error_at_the_start),
         cmocka_unit_test(a_group_without_the_memory_controller_says_so),
     };
