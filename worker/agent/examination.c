@@ -221,25 +221,35 @@ static void reach(gs_examination *self, const gs_json *item) {
 typedef struct sum_talk {
     gs_examination *self;
     gs_json *asked;  // owned; the item that the next answer is to
+    gs_json *words;  // owned; what came to the last one, and nobody has taken yet
     int world_size;
 } sum_talk;
 
+// Words are what is waited for; whatever else comes ends the measurement, and is done behind it.
+static void take_item(sum_talk *talk, gs_json *item) {
+    gs_json **place = strcmp(gs_json_string_or(item, "type", ""), "exchanged") == 0 ? &talk->words : &talk->self->next;
+    gs_json_release(*place);
+    *place = item;
+}
+
+// Asked while words are waited for, and while sums run.
 static int is_over(void *ctx) {
-    const sum_talk *talk = ctx;
+    sum_talk *talk = ctx;
+    void *item = NULL;
+    while (!talk->self->next && gs_queue_pop(talk->self->items, &item, (gs_deadline){0})) take_item(talk, item);
     return talk->self->next || atomic_load(talk->self->stopping);
 }
 
 static gs_status await_words(sum_talk *talk, gs_deadline deadline) {
     gs_examination *self = talk->self;
     void *item = NULL;
-    while (!is_over(talk) && !gs_deadline_passed(deadline)) {
-        if (!gs_queue_pop(self->items, &item, gs_deadline_min(deadline, gs_deadline_in_ns(TURN_NS)))) continue;
-        if (strcmp(gs_json_string_or(item, "type", ""), "exchanged") == 0) {
-            gs_json_release(talk->asked);
-            talk->asked = item;
-            return gs_ok();
-        }
-        self->next = item;
+    while (!is_over(talk) && !talk->words && !gs_deadline_passed(deadline))
+        if (gs_queue_pop(self->items, &item, gs_deadline_min(deadline, gs_deadline_in_ns(TURN_NS)))) take_item(talk, item);
+    if (talk->words && !self->next) {
+        gs_json_release(talk->asked);
+        talk->asked = talk->words;
+        talk->words = NULL;
+        return gs_ok();
     }
     return is_over(talk) ? gs_error(GS_CANCELLED, "the measurement has been given up")
                          : gs_error(GS_DEADLINE_EXCEEDED, "the other workers' words did not come in time");
@@ -263,8 +273,9 @@ static gs_status take_words(const sum_talk *talk, const char *tag, size_t bytes,
 static gs_status exchange_words(void *ctx, const char *tag, const int *ranks, int num_ranks, const void *mine, size_t bytes, void *all,
                                 gs_deadline deadline) {
     sum_talk *talk = ctx;
-    if (ranks || num_ranks != talk->world_size || bytes > MOST_EXCHANGED_BYTES)
-        return gs_error(GS_UNIMPLEMENTED, "words of %d ranks, %zu bytes of each", num_ranks, bytes);
+    if (bytes > MOST_EXCHANGED_BYTES) return gs_error(GS_UNIMPLEMENTED, "words of %zu bytes of each rank", bytes);
+    // The coordinator sends round the words of all. A backend that wants those of a few is left for the next one.
+    if (ranks || num_ranks != talk->world_size) return gs_error(GS_UNAVAILABLE, "words of %d of %d ranks are not sent round here", num_ranks, talk->world_size);
     gs_json *said = gs_json_new_object();
     gs_json_set_string(said, "tag", tag);
     gs_json_set_bytes(said, "word", mine, bytes);
@@ -304,6 +315,7 @@ static void add_up(gs_examination *self, const gs_json *item) {
     self->opened_ns = gs_now_ns();
     answer(self, talk.asked, "sums", describe_sums(status, &facts));
     gs_json_release(talk.asked);
+    gs_json_release(talk.words);
 }
 
 // What came amid sums comes first.
@@ -327,7 +339,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
         if (strcmp(type, "examine") == 0) examine(self, item);
         else if (strcmp(type, "reach") == 0) reach(self, item);
         else if (strcmp(type, "sum") == 0) add_up(self, item);
-        else close_door(self);
+        else if (strcmp(type, "examined") == 0) close_door(self);  // words that came too late close nothing
         gs_json_release(item);
     }
 }
