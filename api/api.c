@@ -102,6 +102,7 @@ static gs_status start_server(gs_api *api, const gs_api_options *options) {
     GS_TRY(open_tls(api, options));
     GS_TRY(open_tokens(api, options, on_loopback));
     GS_TRY(open_audit(api, options));
+    api->services.is_behind_proxy = options->insecure_no_tls && !on_loopback && !api->tls;
     gs_door_options door = {.kind = asks_by_file ? GS_DOOR_OF_FILE : GS_DOOR_OF_TOKENS, .services = &api->services, .audit = api->audit,
                             .address = address, .allow_host = options->allow_host, .on_loopback = on_loopback, .tls = api->tls,
                             .request_ms = options->request_ms, .max_per_address = options->max_per_address};

@@ -79,7 +79,7 @@ static gs_status admit_caller(const gs_door *door, const gs_http_request *reques
     const char *header = gs_http_header(request, "Authorization"), *cookies = gs_http_header(request, "Cookie");
     char secret[GS_SECRET_TEXT_BYTES] = "", token_id[GS_TOKEN_ID_BYTES] = "";
     if (!header && cookies && needed != GS_ROLE_ANYBODY && gs_token_store_asks(door->services.tokens))
-        gs_session_of_cookies(secret, cookies, request->is_encrypted ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE);
+        gs_session_of_cookies(secret, cookies, gs_api_is_encrypted(&door->services, request) ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE);
     if (!*secret) return gs_token_store_admit(door->services.tokens, caller, header, needed);
     uint64_t session;
     if (!gs_sessions_find(door->services.sessions, token_id, &session, secret, gs_now_ns())) token_id[0] = '\0';

@@ -559,10 +559,11 @@ const gs_cli_command gs_cli_commands[] = {
      "them. Refused while jobs use the network, unless forced.\n\n"
      "  gradsync bench allreduce\n  gradsync bench allreduce --hosts a,b --force",
      1, 1, false, gs_cli_bench},
-    {"login", NULL, "[URL]", "", "keep a server and a token for this user",
+    {"login", NULL, "[URL]", "F", "keep a server and a token for this user",
      "Reads the token from --token-file, GRADSYNC_TOKEN, GRADSYNC_TOKEN_FILE or standard input, asks the server whose it\n"
      "is, and keeps both under the name that --context gives, the server's host unless given, in\n"
-     "~/.config/gradsync/contexts.json, which nobody else may read. Commands go there from then on.\n\n"
+     "~/.config/gradsync/contexts.json, which nobody else may read. Commands go there from then on. A server of another machine\n"
+     "whose address is http:// gets no token, unless it is forced.\n\n"
      "  gradsync login https://train.example:8470 --cacert ca.pem <token\n"
      "  gradsync login --context here --token-file /var/lib/gradsync/admin.token",
      0, 1, true, gs_cli_login},

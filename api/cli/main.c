@@ -75,7 +75,7 @@ static const struct {
      {"data-dir", KEY_DATA_DIR, "DIR", 0,
       "where the coordinator stores (default ~/.local/state/gradsync)", 0}},
     {'w', {"hosts", KEY_HOSTS, "WORKERS", 0, "only these workers, separated by commas", 0}},
-    {'F', {"force", KEY_FORCE, NULL, 0, "although jobs train, which are slower meanwhile", 0}},
+    {'F', {"force", KEY_FORCE, NULL, 0, "although jobs train, which are slower meanwhile; although the token crosses the network unencrypted", 0}},
     {'x', {"pool", KEY_POOL, NULL, 0, "for many workers, whose names begin with NAME-", 0}},
     {'u', {"out", KEY_OUT, "FILE", 0, "a new file for the key (default: standard output)", 0}},
     {'A', {"role", KEY_ROLE, "ROLE", 0, "metrics, viewer, operator or admin", 0}},

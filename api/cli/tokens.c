@@ -155,6 +155,13 @@ static bool is_private(const char *server) {
     return strncmp(server, "https://", 8) == 0 || gs_cli_identity_is_local(server);
 }
 
+// Before it is sent, and before somebody types it.
+static bool may_send_token(const gs_cli *cli) {
+    if (is_private(cli->identity.server) || cli->options.force) return true;
+    fprintf(stderr, "gradsync: %s is not encrypted: who listens on the way would have the token; --force sends it\n", cli->identity.server);
+    return false;
+}
+
 int gs_cli_login(gs_cli *cli) {
     const gs_cli_options *options = &cli->options;
     gs_cli_identity_wish wish = {.server = options->num_args ? options->args[0] : options->server,
@@ -166,8 +173,10 @@ int gs_cli_login(gs_cli *cli) {
     if (status.code) return fail(status);
     name_context(name, cli->identity.server);
     if (options->context) snprintf(name, sizeof name, "%.63s", options->context);
+    if (*cli->identity.token && !may_send_token(cli)) return GS_EXIT_USAGE;
     open_http(cli);
     if (cli->http && asks_for_token(cli)) {
+        if (!may_send_token(cli)) return GS_EXIT_USAGE;
         if (!*cli->identity.token && !ask_token(cli->identity.token))
             return refuse("login", "the server asks for a token, and none was given");
         open_http(cli);

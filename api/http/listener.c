@@ -122,6 +122,20 @@ bool gs_http_neighbourhood_of(gs_http_neighbourhood *out, int fd) {
     return true;
 }
 
+void gs_http_peer_neighbourhood(char text[GS_HTTP_PEER_LEN], const char *peer) {
+    char host[INET6_ADDRSTRLEN], network[INET6_ADDRSTRLEN];
+    struct in6_addr six;
+    const char *port = strrchr(peer, ':');
+    text[0] = '\0';
+    if (!port || strncmp(peer, "unix ", 5) == 0) return;
+    bool is_six = *peer == '[' && port[-1] == ']';
+    snprintf(host, sizeof host, "%.*s", (int)(port - peer) - (is_six ? 2 : 0), peer + is_six);
+    snprintf(text, GS_HTTP_PEER_LEN, "%s", host);
+    if (!is_six || inet_pton(AF_INET6, host, &six) != 1 || IN6_IS_ADDR_LOOPBACK(&six)) return;
+    memset(six.s6_addr + 8, 0, 8);
+    if (inet_ntop(AF_INET6, &six, network, sizeof network)) snprintf(text, GS_HTTP_PEER_LEN, "%s/64", network);
+}
+
 gs_socket_mark gs_socket_mark_of(const char *path) {
     struct stat facts;
     if (lstat(path, &facts) != 0 || !S_ISSOCK(facts.st_mode)) return (gs_socket_mark){0};

@@ -26,6 +26,9 @@ typedef struct gs_http_neighbourhood {
 } gs_http_neighbourhood;
 bool gs_http_neighbourhood_of(gs_http_neighbourhood *out, int fd);
 
+// The same of such a text, without its port: "10.0.0.3", "2001:db8:1:2::/64"; "": a Unix socket's.
+void gs_http_peer_neighbourhood(char text[GS_HTTP_PEER_LEN], const char *peer);
+
 // Which file a Unix socket is: {0} is none.
 typedef struct gs_socket_mark {
     dev_t device;

@@ -292,3 +292,7 @@ void gs_route_call_forward(gs_route_call *call) {
     free(text);
     if (call->match->route->etag) add_tag(call);
 }
+
+bool gs_api_is_encrypted(const gs_api_services *services, const gs_http_request *request) {
+    return request->is_encrypted || services->is_behind_proxy;
+}

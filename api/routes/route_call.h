@@ -25,6 +25,7 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_rates *changes;  // of each token
     const gs_route *routes;  // the table, for the document about it
     size_t num_routes;
+    bool is_behind_proxy;  // which encrypts for us: what browsers keep is for encrypted connections
     bool hosted;  // by the coordinator: its loop is this process's loop
     int64_t begin_ns;
 } gs_api_services;
@@ -39,6 +40,8 @@ typedef struct gs_route_call {
     int representation;  // which of the route's media types the client gets
 } gs_route_call;
 
+// Whether whoever asks came by an encrypted connection, as far as a browser knows.
+bool gs_api_is_encrypted(const gs_api_services *services, const gs_http_request *request);
 // Path and query parameters → args. False: the response is a problem.
 bool gs_route_call_read_params(gs_route_call *call);
 // The JSON body, an object, owned by the caller. NULL: the response is a problem; with an empty

@@ -10,7 +10,7 @@
 // No script reads it, no other site's page sends it.
 static void set_cookie(gs_route_call *call, const char *value, int seconds) {
     char cookie[200];
-    bool is_encrypted = call->request->is_encrypted;
+    bool is_encrypted = gs_api_is_encrypted(call->services, call->request);
     snprintf(cookie, sizeof cookie, "%s=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%d%s",
              is_encrypted ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE, value, seconds, is_encrypted ? "; Secure" : "");
     gs_http_set_header(call->response, "Set-Cookie", cookie);
@@ -41,7 +41,7 @@ void gs_handle_begin_session(gs_route_call *call) {
 void gs_handle_end_session(gs_route_call *call) {
     char secret[GS_SECRET_TEXT_BYTES];
     const char *cookies = gs_http_header(call->request, "Cookie");
-    gs_session_of_cookies(secret, cookies ? cookies : "", call->request->is_encrypted ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE);
+    gs_session_of_cookies(secret, cookies ? cookies : "", gs_api_is_encrypted(call->services, call->request) ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE);
     gs_sessions_end(call->services->sessions, secret);
     set_cookie(call, "", 0);
 }

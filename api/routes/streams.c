@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/http/listener.h"
 #include "api/http/problem.h"
 #include "api/live/log_stream.h"
 #include "api/live/sse.h"
@@ -12,9 +13,9 @@ enum { DEFAULT_INTERVAL_MS = 500 };
 
 // Whose a stream is: the token's, where nobody is asked for one on purpose the address's.
 static void name_holder(char holder[GS_STREAM_HOLDER_BYTES], const gs_route_call *call) {
-    const char *from = call->request->from, *port = strrchr(from, ':');
-    int len = *call->caller->id || !call->caller->is_exempt || !port ? 0 : (int)(port - from);
-    snprintf(holder, GS_STREAM_HOLDER_BYTES, "%s%.*s", call->caller->id, len, from);
+    char neighbourhood[GS_HTTP_PEER_LEN] = "";
+    if (!*call->caller->id && call->caller->is_exempt) gs_http_peer_neighbourhood(neighbourhood, call->request->from);
+    snprintf(holder, GS_STREAM_HOLDER_BYTES, "%s%.47s", call->caller->id, neighbourhood);
 }
 
 static bool take_slot(gs_route_call *call, char holder[GS_STREAM_HOLDER_BYTES]) {

@@ -147,7 +147,7 @@ static void run_server(void *ctx, const atomic_bool *stopping) {
     }
 }
 
-static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path, bool are_required) {
+static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path, bool are_required, const char *address) {
     fake_coordinator *fake = calloc(1, sizeof *fake);
     if (!fake) abort();
     pthread_mutex_init(&fake->lock, NULL);
@@ -183,7 +183,8 @@ static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path,
     must(gs_rpc_context_create(&fake->context));
     must(gs_rpc_server_open(&fake->server, fake->context, &options));
     must(gs_thread_start(&fake->thread, "fake", run_server, fake));
-    gs_api_options api = {.http_address = "127.0.0.1:0",
+    gs_api_options api = {.http_address = address,
+                          .insecure_no_tls = true,
                           .context = fake->context,
                           .rpc_endpoint = "inproc://fake",
                           .http_readonly = "127.0.0.1:0",
@@ -198,11 +199,15 @@ static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path,
 }
 
 fake_coordinator *fake_start(int64_t request_ms) {
-    return start_fake(request_ms, NULL, false);
+    return start_fake(request_ms, NULL, false, "127.0.0.1:0");
 }
 
 fake_coordinator *fake_start_with_tokens(const char *tokens_path, bool are_required) {
-    return start_fake(0, tokens_path, are_required);
+    return start_fake(0, tokens_path, are_required, "127.0.0.1:0");
+}
+
+fake_coordinator *fake_start_behind_proxy(const char *tokens_path) {
+    return start_fake(0, tokens_path, true, "0.0.0.0:0");
 }
 
 void fake_stop(fake_coordinator *fake) {

@@ -94,8 +94,23 @@ static void a_socket_that_was_replaced_stays(void **state) {
     close(second);
 }
 
+static void neighbours_share_a_network_of_ipv6(void **state) {
+    static const char *const cases[][2] = {
+        {"10.0.0.3:51234", "10.0.0.3"},          {"[2001:db8:1:2:3:4:5:6]:9", "2001:db8:1:2::/64"},
+        {"[2001:db8:1:2:ffff::1]:77", "2001:db8:1:2::/64"}, {"[2001:db8:1:3::1]:9", "2001:db8:1:3::/64"},
+        {"[::1]:9", "::1"},                      {"unix uid=1000 pid=77", ""},
+        {"?", ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[GS_HTTP_PEER_LEN];
+        gs_http_peer_neighbourhood(text, cases[i][0]);
+        assert_string_equal(text, cases[i][1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neighbours_share_a_network_of_ipv6),
         cmocka_unit_test_setup_teardown(a_socket_is_for_its_owner_whatever_the_umask, make_place, remove_place),
         cmocka_unit_test_setup_teardown(what_is_left_is_replaced_and_what_is_used_is_not, make_place, remove_place),
         cmocka_unit_test_setup_teardown(what_is_no_socket_is_not_replaced, make_place, remove_place),

@@ -362,6 +362,43 @@ static void the_streams_of_a_session_end_with_it_and_others_go_on(void **state) 
     gs_wire_close(&staying);
 }
 
+// The connection of the browser is encrypted, though ours is not.
+static void behind_a_proxy_a_cookie_is_for_encrypted_connections(void **state) {
+    guarded *here = *state;
+    char path[512], request[512], header[512], cookie[128];
+    snprintf(path, sizeof path, "%s/tokens.json", here->dir);
+    guarded proxied = *here;
+    proxied.fake = fake_start_behind_proxy(path);
+    fake_answer(proxied.fake, GS_LIST_JOBS, GS_OK, "", "{\"items\":[]}");
+    snprintf(request, sizeof request, "POST /v1/session HTTP/1.1\r\nAuthorization: Bearer %s\r\n\r\n", here->secrets[2]);
+    gs_wire_response response = gs_wire_exchange(fake_address(proxied.fake), request, NULL, false);
+    assert_int_equal(response.status, 204);
+    assert_true(gs_wire_header(&response, "Set-Cookie", header));
+    assert_int_equal(strncmp(header, "__Host-gradsync=gs_", 19), 0);
+    assert_non_null(strstr(header, "; Secure"));
+    snprintf(cookie, sizeof cookie, "%.*s", (int)strcspn(header, ";"), header);
+    gs_wire_response_release(&response);
+    snprintf(request, sizeof request, "Cookie: %s\r\n", cookie);
+    answered(&proxied, "GET /v1/jobs", request, 200, "");
+    fake_stop(proxied.fake);
+}
+
+// As other changes, of which each costs a line of the audit.
+static void sessions_are_among_a_tokens_changes(void **state) {
+    guarded *here = *state;
+    gs_wire wire;
+    char request[256];
+    snprintf(request, sizeof request, "DELETE /v1/session HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", here->secrets[1]);
+    gs_wire_open(&wire, fake_address(here->fake));
+    for (int i = 0; i < 2000 && !strstr(gs_strbuf_text(&wire.received), "rate_limited"); i++) {
+        gs_strbuf_clear(&wire.received);
+        gs_wire_send(&wire, request);
+        assert_true(gs_wire_wait(&wire, "\r\n\r\n"));
+    }
+    assert_non_null(strstr(gs_strbuf_text(&wire.received), " 429 "));
+    gs_wire_close(&wire);
+}
+
 static void what_is_no_session_is_none(void **state) {
     guarded *here = *state;
     char cookie[128], headers[512];
@@ -416,6 +453,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_session_may_what_its_token_may_and_no_page_of_others_uses_it, start, stop),
         cmocka_unit_test_setup_teardown(a_session_ends_with_its_token_and_by_logging_out, start, stop),
         cmocka_unit_test_setup_teardown(the_streams_of_a_session_end_with_it_and_others_go_on, start, stop),
+        cmocka_unit_test_setup_teardown(behind_a_proxy_a_cookie_is_for_encrypted_connections, start, stop),
+        cmocka_unit_test_setup_teardown(sessions_are_among_a_tokens_changes, start, stop),
         cmocka_unit_test_setup_teardown(what_is_no_session_is_none, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_its_token_and_others_go_on, start, stop),
     };
