@@ -67,7 +67,7 @@ static void an_initialisation_answers_with_or_without_a_gpu(void **state) {
     gs_nccl_handle *handle = NULL;
     if (!library) skip();
     assert_int_equal(gs_nccl_make_id(library, &id).code, GS_OK);
-    gs_status status = gs_nccl_begin_init(library, &handle, &id, 0, 1, 0);
+    gs_status status = gs_nccl_begin_init(library, &handle, &id, 0, 1, (gs_nccl_ctas){0});
     bool in_progress = true;
     gs_deadline deadline = gs_deadline_in_seconds(60);
     while (!status.code && in_progress && !gs_deadline_passed(deadline))

@@ -299,7 +299,7 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_principal
     // It was told when it was adopted, and may not have heard it.
     if (gs_cluster_is_other(&engine->state.cluster, slot->cluster)) gs_order_adopt_slot(engine, agent, (int)running->slot);
     gs_member *member = gs_state_member(&engine->state, running->incarnation);
-    if (member && !gs_principal_may_be(principal, member->worker)) member = NULL;  // another worker's: nothing here is said of it
+    if (member && principal->is_known && !gs_agent_has(agent, member)) member = NULL;  // another worker's: nothing here is said of it
     bool is_over = !member || member->stage == GS_MEMBER_EXITED;
     if (is_over || member->kill_sent) {
         // What was ours and is not any more is asked to save and end.
