@@ -243,6 +243,9 @@ static gs_launch_cost attention_cost(const gs_attention *shape, int num_products
       (stream, c, a, b, product), product_cost(&product->shape, product->epilogue, 2, 2))                               \
     X(matmul_grad, (gs_stream *stream, float *c, const gs_half *a, const gs_half *b, const gs_matmul *shape),           \
       (stream, c, a, b, shape), product_cost(shape, GS_EPILOGUE_NONE, 2, 4))                                            \
+    X(linear_grads, (gs_stream *stream, float *dweight, float *dbias, const gs_half *dy, const gs_half *x,              \
+                     const gs_matmul *shape),                                                                           \
+      (stream, dweight, dbias, dy, x, shape), product_cost(shape, GS_EPILOGUE_NONE, 2, 4))                              \
     X(bias_backward, (gs_stream *stream, float *dbias, const gs_half *dy, size_t rows, size_t cols, bool accumulate),   \
       (stream, dbias, dy, rows, cols, accumulate), moves(2 * cells(rows, cols)))                                        \
     X(embedding, (gs_stream *stream, gs_half *out, const int32_t *tokens, const gs_half *wte, const gs_half *wpe,       \

@@ -62,7 +62,7 @@ request POST /v1/jobs/nobody/replan "" -H "Authorization: Bearer $calm"
 same "$status" 404 "status of another token"
 curl -fsS -H "Authorization: Bearer $admin" "$server/metrics" >"$run/metrics"
 grep -Eq '^gradsync_http_refused_total\{reason="rate_limited"\} [1-9]' "$run/metrics" || fail "it is not counted"
-grep -q '"status":429' "$run/data/audit.jsonl" || fail "it is not in the audit"
+grep -q '"status":429' "$run/data/audit.jsonl.refused" || fail "it is not in the audit"
 
 claim "beyond the connections of an address strangers give way, and whoever has shown a token stays"
 cat >"$run/neighbours.py" <<'PYTHON'

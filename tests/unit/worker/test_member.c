@@ -73,7 +73,11 @@ static void open_coordinator(fixture *f, coordinator *it, uint32_t epoch) {
     gs_rpc_server_options options = {.endpoints = {f->endpoint}, .coordinator_epoch = epoch, .ctx = it};
     options.handlers[GS_HELLO] = hello;
     options.handlers[GS_BYE] = bye;
-    assert_ok(gs_rpc_server_open(&it->server, f->context, &options));
+    // The socket of before is closed behind our back.
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    gs_status status;
+    while ((status = gs_rpc_server_open(&it->server, f->context, &options)).code && !gs_deadline_passed(deadline)) gs_sleep_ns(10 * GS_NS_PER_MS);
+    assert_ok(status);
     snprintf(f->endpoint, sizeof f->endpoint, "%s", gs_rpc_server_endpoint(it->server, 0));
     assert_ok(gs_thread_start(&it->thread, "coordinator", run_server, it));
 }
