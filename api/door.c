@@ -208,9 +208,10 @@ static void log_request(const gs_http_request *request, const gs_caller *caller,
            status, seconds, *caller->id ? " token=" : "", caller->id, *caller->id ? " name=" : "", caller->name);
 }
 
-//   response  NULL: the request begins
+//   response   NULL: the request begins
+//   was_asked  it had begun: its end stands beside that
 static void audit_request(gs_door *door, const gs_http_request *request, const gs_http_response *response,
-                          const gs_caller *caller, const gs_route *route) {
+                          const gs_caller *caller, const gs_route *route, bool was_asked) {
     if (!is_audited(request, route)) return;
     const char *role = gs_token_role_name(caller->role);
     gs_audit_line line = {.kind = !response ? GS_AUDIT_ASKED : role ? GS_AUDIT_ANSWERED : GS_AUDIT_REFUSED,
@@ -219,18 +220,18 @@ static void audit_request(gs_door *door, const gs_http_request *request, const g
                           .from = request->from, .status = response ? response->status : 0,
                           .made = response ? gs_http_response_header(response, "Location") : NULL,
                           // Who may change nothing, or was told so, pushes out no line of who did.
-                          .is_lesser = (role && caller->role < GS_ROLE_OPERATOR) || (response && (response->status == 403 || response->status == 429)),
+                          .is_lesser = (role && caller->role < GS_ROLE_OPERATOR) || (response && !was_asked && (response->status == 403 || response->status == 429)),
                           .seconds = gs_seconds_since(request->begin_ns)};
     gs_audit_write(door->audit, &line);
     gs_api_metrics_set_audit_lost(door->services.metrics, gs_audit_lost(door->audit));
 }
 
 static void note_answer(gs_door *door, const gs_http_request *request, gs_http_response *response,
-                        const gs_caller *caller, const char *template, const gs_route *route) {
+                        const gs_caller *caller, const char *template, const gs_route *route, bool was_asked) {
     double seconds = gs_seconds_since(request->begin_ns);
     response->is_known = *caller->id || door->kind == GS_DOOR_OF_FILE ||
                          (door->kind == GS_DOOR_OF_TOKENS && !gs_token_store_asks(door->services.tokens));
-    audit_request(door, request, response, caller, route);
+    audit_request(door, request, response, caller, route, was_asked);
     gs_api_metrics_finish(door->services.metrics, request->method, template, response->status,
                           response->stream.read ? -1 : seconds);
     log_request(request, caller, template, response->status, seconds);
@@ -242,12 +243,13 @@ static void handle_request(void *ctx, const gs_http_request *request, gs_http_re
     gs_caller caller = {0};
     const char *template;
     gs_api_metrics_begin(door->services.metrics);
-    if (admit_request(door, request, response, &match, &caller, &template) &&
-        check_rate(door, request, response, match.route, &caller)) {
-        audit_request(door, request, NULL, &caller, match.route);
+    bool is_served = admit_request(door, request, response, &match, &caller, &template) &&
+                     check_rate(door, request, response, match.route, &caller);
+    if (is_served) {
+        audit_request(door, request, NULL, &caller, match.route, false);
         serve_request(door, request, response, &match, &caller);
     }
-    note_answer(door, request, response, &caller, template, match.route);
+    note_answer(door, request, response, &caller, template, match.route, is_served);
 }
 
 static bool refuse_request(void *ctx, const gs_http_request *request, gs_http_response *response) {
@@ -257,7 +259,7 @@ static bool refuse_request(void *ctx, const gs_http_request *request, gs_http_re
     const char *template;
     if (admit_request(door, request, response, &match, &caller, &template)) return false;
     gs_api_metrics_begin(door->services.metrics);
-    note_answer(door, request, response, &caller, template, match.route);
+    note_answer(door, request, response, &caller, template, match.route, false);
     return true;
 }
 
@@ -270,9 +272,11 @@ static bool knows_caller(void *ctx, const gs_early_head *head) {
     bool is_known = gs_early_head_find(head, header, sizeof header, "Authorization") &&
                     gs_token_store_admit(door->services.tokens, &caller, header, GS_ROLE_METRICS).code == GS_OK;
     if (!is_known && gs_early_head_find(head, cookies, sizeof cookies, "Cookie"))
-        gs_session_of_cookies(secret, cookies, GS_SESSION_COOKIE);
+        gs_session_of_cookies(secret, cookies, door->services.is_behind_proxy ? GS_SESSION_COOKIE_TLS : GS_SESSION_COOKIE);
     uint64_t number;
-    if (*secret) is_known = gs_sessions_find(door->services.sessions, token_id, &number, secret, gs_now_ns());
+    if (*secret)
+        is_known = gs_sessions_find(door->services.sessions, token_id, &number, secret, gs_now_ns()) &&
+                   gs_token_store_admit_session(door->services.tokens, &caller, token_id, GS_ROLE_METRICS).code == GS_OK;
     explicit_bzero(header, sizeof header);
     explicit_bzero(cookies, sizeof cookies);
     explicit_bzero(secret, sizeof secret);

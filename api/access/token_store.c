@@ -111,7 +111,7 @@ static void look_again(gs_token_store *store, telling *told) {
     if (is_behind) tell_unreadable(told, &now, status);
     else told->code = GS_OK;
     if (is_known || is_behind) {
-        atomic_store(&store->is_behind, is_behind);
+        atomic_store(&store->is_behind, is_behind && status.code != GS_NOT_FOUND);  // what is gone changes nothing
         return;
     }
     GS_FAILPOINT_VOID("tokens.look");

@@ -381,8 +381,11 @@ static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_ag
     }
     if (is_foreign(engine, &described->running))
         snprintf(adoption->cluster, sizeof adoption->cluster, "%s", described->running.cluster);
-    bool is_newest = described->running.generation >= newest_generation(adoption);
-    if (is_newest) snprintf(adoption->written_as, sizeof adoption->written_as, "%s", described->writes_as ? described->writes_as : "");
+    // An agent of before says nothing of it, and takes back nothing.
+    uint32_t newest = newest_generation(adoption);
+    bool says = described->writes_as && *described->writes_as;
+    if (described->running.generation > newest || (described->running.generation == newest && says))
+        snprintf(adoption->written_as, sizeof adoption->written_as, "%s", described->writes_as ? described->writes_as : "");
     if (described->last_generation > adoption->last_generation) adoption->last_generation = described->last_generation;
     described_rank *rank = find_rank(adoption, described->running.incarnation);
     if (!rank) {

@@ -5,7 +5,7 @@
 // Bodies: what a method can need at most, so that a mistake or an attack is refused by its size
 // alone.
 static const gs_method_info methods[GS_NUM_METHODS] = {
-    [GS_AGENT_HELLO] = {"AgentHello", GS_STREAM, true, GS_ROLE_AGENT, 64 * KIB},
+    [GS_AGENT_HELLO] = {"AgentHello", GS_STREAM, true, GS_ROLE_AGENT, 256 * KIB},
     [GS_AGENT_HEARTBEAT] = {"AgentHeartbeat", GS_ONE_WAY, true, GS_ROLE_AGENT, 4 * KIB},
     [GS_EXITED] = {"Exited", GS_CALL, true, GS_ROLE_AGENT, 64 * KIB},
     [GS_LOG] = {"Log", GS_CALL, true, GS_ROLE_AGENT, 1024 * KIB},

@@ -112,7 +112,7 @@ static void look_at_file(gs_key_gate *gate) {
     if (is_behind) tell_unreadable(gate, &now, status);
     else gate->told_code = GS_OK;
     if (is_known || is_behind) {
-        atomic_store(&gate->is_behind, is_behind);
+        atomic_store(&gate->is_behind, is_behind && status.code != GS_NOT_FOUND);  // what is gone changes nothing
         return;
     }
     size_t count = list.count;

@@ -390,6 +390,7 @@ static void start_rank(host_agent *agent, const gs_json *item) {
     gs_key_file_wipe(&key);
     gs_json_release(document);
     if (status.code) {
+        slot->incarnation = 0;
         report_not_started(agent, item, exit_code_of_start(status), status.message);
         return;
     }

@@ -149,12 +149,23 @@ static bool saves_next(const gs_run_loop *loop, const gs_step_facts *facts) {
            loop->state->position.step >= loop->spec->steps.target;
 }
 
+// What is looked at fails no step.
+static void begin_kernel_log(const gs_run_loop *loop) {
+    gs_status status = gs_kernel_log_begin(loop->state->device, loop->state->position.step);
+    if (status.code) gs_log_warn("kernels are not timed", "job=%s reason=\"%s\"", loop->job, status.message);
+}
+
+static void end_kernel_log(const gs_run_loop *loop, const gs_step_facts *facts) {
+    gs_status status = gs_kernel_log_end(loop->state->device, &(gs_kernel_log_place){loop->job, gs_session_rank(loop->session), facts->step});
+    if (status.code) gs_log_warn("no times of kernels", "job=%s reason=\"%s\"", loop->job, status.message);
+}
+
 static gs_status run_step(gs_run_loop *loop) {
     int64_t begin_ns = gs_now_ns();
     gs_timeline_begin(loop->control->progress.timeline, loop->state->position.step);
     gs_step_votes votes = collect_votes(loop);
     gs_step_facts facts;
-    GS_TRY(gs_kernel_log_begin(loop->state->device, loop->state->position.step));
+    begin_kernel_log(loop);
     gs_status status = gs_session_run_step(loop->session, &facts, &votes);
     loop->diverged = facts.diverged;
     loop->state_is_broken = facts.diverged;
@@ -163,7 +174,7 @@ static gs_status run_step(gs_run_loop *loop) {
     if (status.code) return status;
     GS_TRY(gs_run_loop_apply(loop, &facts));
     GS_TRY(gs_session_average(loop->session, &facts, saves_next(loop, &facts)));
-    GS_TRY(gs_kernel_log_end(loop->state->device, &(gs_kernel_log_place){loop->job, gs_session_rank(loop->session), facts.step}));
+    end_kernel_log(loop, &facts);
     log_switch(loop, &facts);
     atomic_store(&loop->control->progress.applied_step, loop->state->position.step);
     gs_telemetry_observe(&loop->telemetry, &facts, gs_now_ns() - begin_ns);
