@@ -33,10 +33,11 @@ if(gradsync_cuda STREQUAL "on")
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100" CACHE STRING "What nvcc compiles for")
   endif()
-  set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
+  # Behind it: CMake knows a compiler's flags for a standard when it has found out which one it is.
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
     message(FATAL_ERROR "GRADSYNC_CUDA=ON needs CUDA 12.8 or later; ${CMAKE_CUDA_COMPILER} is "
                         "${CMAKE_CUDA_COMPILER_VERSION}")

@@ -23,17 +23,17 @@ typedef struct stage {
     gs_key_gate *gate;
     gs_rpc_server *server;
     gs_thread *thread;
-    gs_code of_token, of_key;  // what is answered to whom
-    const char *name;          // and how the worker is called then
+    atomic_int of_token, of_key;  // a gs_code: what is answered to whom
+    _Atomic(const char *) name;   // and how the worker is called then
     atomic_int num_asked;
 } stage;
 
 static void answer(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     stage *it = ctx;
     (void)request;
-    gs_code code = peer->caller.role == GS_ROLE_ENROL ? it->of_token : it->of_key;
+    gs_code code = (gs_code)atomic_load(peer->caller.role == GS_ROLE_ENROL ? &it->of_token : &it->of_key);
     gs_json *reply = gs_json_new_object();
-    gs_json_set_string(reply, "name", it->name);
+    gs_json_set_string(reply, "name", atomic_load(&it->name));
     atomic_fetch_add(&it->num_asked, 1);
     gs_rpc_reply(call, code ? gs_error(code, "said no") : gs_ok(), reply);
 }
