@@ -35,9 +35,8 @@ if(gradsync_cuda STREQUAL "on")
   endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
-  # Behind it: CMake knows a compiler's flags for a standard when it has found out which one it is.
-  set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  # By the flag: Debian 12's CMake does not know that nvcc has this standard.
+  string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
     message(FATAL_ERROR "GRADSYNC_CUDA=ON needs CUDA 12.8 or later; ${CMAKE_CUDA_COMPILER} is "
                         "${CMAKE_CUDA_COMPILER_VERSION}")
