@@ -152,4 +152,7 @@ for i in "${!names[@]}"; do
   cat "$results/${names[i]}.build"
   if read -r code _ <"$results/${names[i]}.built" && [ "$code" -eq 0 ]; then test_phase "$i"; fi
 done
+# It has ended, and its number may be another's by now.
+wait "$builder" 2>/dev/null
+builder=''
 tests/summary.py "$results" "${names[@]}"
