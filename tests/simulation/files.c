@@ -26,18 +26,10 @@ void files_destroy(sim_world *world) {
 }
 
 void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation) {
-    saved_file *file = find(world, job, directory);
-    if (!file) {
-        file = calloc(1, sizeof *file);
-        file->next = world->files;
-        world->files = file;
-    }
-    file->job = job;
+    saved_file *file = calloc(1, sizeof *file);
+    *file = (saved_file){.next = world->files, .job = job, .step = step, .saved_ns = world->now_ns, .generation = generation};
     snprintf(file->directory, sizeof file->directory, "%s", directory);
-    file->step = step;
-    file->saved_ns = world->now_ns;
-    file->generation = generation;
-    file->is_damaged = file->is_retired = false;
+    world->files = file;
 }
 
 void files_retire(sim_world *world, uint64_t job, const char *directory) {

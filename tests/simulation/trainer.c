@@ -156,8 +156,9 @@ static bool is_shut_out(const sim_world *world, const sim_trainer *trainer) {
 void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
     if (trainer->num_saves == MAX_SAVES) return;
     char *name = trainer->saves[trainer->num_saves].name;
-    snprintf(name, sizeof trainer->saves[0].name, "step-%lld-g%u-%s", (long long)trainer->applied_step, trainer->generation,
-             reason);
+    // No two saves have one name, as in the product, where a whole checkpoint draws 32 bits for it.
+    snprintf(name, sizeof trainer->saves[0].name, "step-%lld-g%u-%s-%d.%d", (long long)trainer->applied_step,
+             trainer->generation, reason, trainer->number, trainer->num_saves);
     trainer->saves[trainer->num_saves].step = trainer->applied_step;
     bool has_no_room = !world->is_calm && dice_chance(&world->dice, SAVES_FAIL);
     trainer->saves[trainer->num_saves].failed = has_no_room || is_shut_out(world, trainer);
