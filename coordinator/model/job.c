@@ -62,6 +62,7 @@ void gs_job_free(gs_job *job) {
     gs_link_report_release(&job->observed_link);
     gs_plan_offers_release(&job->offers);
     gs_job_forget_workers(job);
+    gs_complaints_release(&job->complaints);
     free(job);
 }
 

@@ -9,6 +9,7 @@
 #include "coordinator/model/checkpoint.h"
 #include "coordinator/model/cluster.h"
 #include "coordinator/model/job_id.h"
+#include "coordinator/rules/avoidance.h"
 #include "core/digest.h"
 #include "rpc/schema/job_spec.h"
 #include "rpc/plan/link_message.h"
@@ -122,6 +123,7 @@ typedef struct gs_job {
     int64_t not_before_ns;    // back-off
     int world_wanted;         // restart with exactly that many; 0: any between min and max
     int64_t failed_ns;        // when the last generation failed; 0: it did not
+    gs_complaints complaints;  // of ranks that are gone, about the places of others; this life of the coordinator
 
     gs_run *run;  // owned; NULL while no trainer belongs to the job
     gs_checkpoints checkpoints;

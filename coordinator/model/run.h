@@ -145,6 +145,13 @@ typedef struct gs_member {
     char *log_tail;  // owned; of its end, for people: opaque here; NULL: none
 } gs_member;
 
+// By their ranks: who could not go on for whom.
+typedef struct gs_rank_complaint {
+    int by, about;
+} gs_rank_complaint;
+
+#define GS_RUN_MAX_COMPLAINTS 32
+
 // Why a generation ended: what came first wins.
 typedef struct gs_run_cause {
     bool set;
@@ -197,6 +204,8 @@ struct gs_run {
     gs_claim claim;
     gs_absence absence;
     gs_run_cause cause;
+    gs_rank_complaint complaints[GS_RUN_MAX_COMPLAINTS];  // the first that came
+    int num_complaints;
     bool no_restart;  // the same again would end the same way
     bool told_apart;  // people, that a worker of it does not see the checkpoints here
     char backend[32], backend_reason[192];  // what its ranks reduce over, and why, as rank 0 says, to each life of the coordinator; "": not told

@@ -135,6 +135,7 @@ static void leave_family(gs_comm *comm) {
 static gs_status open_backend(gs_comm *comm, const gs_comm_backend *backend,
                               const gs_comm_options *options, gs_stages *stages) {
     comm->backend = backend;
+    *options->unreached = (gs_comm_failure){.reporter = -1, .bucket = -1};
     gs_status mine = backend->create(&comm->state, options, stages, comm->reason,
                                      sizeof comm->reason, stages->deadline);
     gs_status status = gs_stages_settle(stages, backend->name, mine);
@@ -210,6 +211,7 @@ static gs_status make_comm(gs_comm **out, const gs_comm_options *options) {
     comm->made_with.check = NULL;
     comm->made_with.ranks = NULL;
     comm->made_with.group = NULL;
+    comm->made_with.unreached = NULL;
     snprintf(comm->data_address, sizeof comm->data_address, "%s",
              options->data_address ? options->data_address : "");
     comm->made_with.data_address = comm->data_address;
@@ -233,6 +235,8 @@ static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_c
     gs_stages stages;
     gs_comm *comm = NULL;
     gs_comm_options all = *options;
+    gs_comm_failure unreached = {.reporter = -1, .bucket = -1};
+    all.unreached = &unreached;
     if (!all.check && all.interrupt) all.check = check_interrupt, all.check_ctx = &all;
     if (!all.num_lanes) all.num_lanes = 1;
     gs_stages_init(&stages, &all, deadline);
@@ -244,6 +248,7 @@ static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_c
         if (status.code) comm->backend->destroy(comm->state);
     }
     if (status.code) {
+        if (options->unreached) *options->unreached = unreached;
         free_comm(comm);
         return status;
     }

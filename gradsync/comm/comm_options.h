@@ -8,6 +8,7 @@
 #include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
+#include "gradsync/comm/comm_failure.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
 
@@ -70,6 +71,9 @@ typedef struct gs_comm_options {
     // net: the numeric address at which other ranks reach this one, and which its own connections come
     // from: "10.0.0.2", "fd00::2"; at most 45 characters. NULL or "": the loopback, for ranks of one host.
     const char *data_address;
+    // Written where create fails because a rank did not reach another: PEER_LOST, which two they are, in numbers of the world and the
+    // same on all ranks that heard of it; kind NONE where it failed for anything else. NULL: nobody wants to know.
+    gs_comm_failure *unreached;
 } gs_comm_options;
 
 GS_END_DECLS

@@ -32,6 +32,38 @@ void gs_stages_release(gs_stages *stages) {
     stages->all = NULL;
 }
 
+// What goes with an error: a pair in numbers of the world, each with one more; zeros: nobody is blamed.
+typedef struct blame {
+    int32_t reporter, accused;
+} blame;
+
+static int world_rank(const gs_comm_options *options, int rank) {
+    return options->ranks ? options->ranks[rank] : rank;
+}
+
+static void note_blame(gs_comm_failure *unreached, blame told) {
+    if (!unreached) return;
+    *unreached = (gs_comm_failure){.reporter = -1, .bucket = -1};
+    bool is_pair = told.reporter > 0 && told.reporter <= GS_COMM_MAX_RANKS && told.accused > 0 && told.accused <= GS_COMM_MAX_RANKS;
+    if (!is_pair) return;
+    unreached->kind = GS_COMM_FAILURE_PEER_LOST;
+    unreached->reporter = told.reporter - 1;
+    gs_comm_failure_accuse(unreached, told.accused - 1);
+}
+
+void gs_stages_blame(gs_stages *stages, int rank) {
+    const gs_comm_options *options = stages->options;
+    note_blame(options->unreached, (blame){world_rank(options, options->rank) + 1, world_rank(options, rank) + 1});
+}
+
+// Of an error that this member has, also where a communicator within this one's creation found it.
+static blame read_blame(const gs_comm_failure *unreached) {
+    if (!unreached || unreached->kind != GS_COMM_FAILURE_PEER_LOST) return (blame){0, 0};
+    int accused = 0;
+    while (accused < GS_COMM_MAX_RANKS && !gs_comm_failure_names(unreached, accused)) accused++;
+    return (blame){unreached->reporter + 1, accused + 1};
+}
+
 static gs_status break_off(gs_stages *stages, gs_status status) {
     stages->broken = true;
     stages->verdict = status;
@@ -65,7 +97,9 @@ static gs_status run_round(gs_stages *stages, const char *what, gs_status mine, 
     char tag[64];
     if (!stages->all)
         return break_off(stages, gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what));
-    if (bytes && !mine.code) memcpy(own.payload, payload, bytes);
+    blame told = read_blame(options->unreached);
+    if (mine.code) memcpy(own.payload, &told, sizeof told);
+    else if (bytes) memcpy(own.payload, payload, bytes);
     snprintf(tag, sizeof tag, "%s/%d", options->group && *options->group ? options->group : "world",
              ++stages->number);
     gs_status met =
@@ -79,6 +113,8 @@ static gs_status run_round(gs_stages *stages, const char *what, gs_status mine, 
         if (!theirs.code) continue;
         stages->ended = true;
         stages->verdict = name_rank(options, i, theirs);
+        memcpy(&told, stages->all + (size_t)i * GS_STAGE_BYTES + offsetof(stage, payload), sizeof told);
+        note_blame(options->unreached, told);
     }
     return stages->ended ? stages->verdict : gs_ok();
 }

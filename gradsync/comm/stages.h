@@ -44,6 +44,9 @@ typedef struct gs_stages {
 GS_NODISCARD gs_status gs_stages_meet(gs_stages *stages, const char *what, gs_status mine, void *all,
                                       const void *payload, size_t bytes);
 
+// Which member this one does not reach: said with its next error, to all.
+void gs_stages_blame(gs_stages *stages, int rank);
+
 // What all members found out by comparing what they were given: an error needs no telling.
 GS_NODISCARD gs_status gs_stages_conclude(gs_stages *stages, gs_status common);
 

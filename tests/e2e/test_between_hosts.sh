@@ -61,6 +61,21 @@ submit "$(exact_job whole "$step" net)"
 await "$job" succeeded 120
 same "$cut" "$(tensors_of "$job")" "the state behind the cut"
 
+claim "N6: two hosts that are cut off from each other alone, of a job that may shrink: it goes on on one of them, and people are told"
+submit "$(exact_job alone 100000 net ',"debug":{"step_delay_ms":20},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2/"min":1/')"
+wait_for 60 "its steps" step_at_least "$job" 10
+same "$(job_field "$job" .world_size)" 2 "its ranks"
+since=$(now_ms)
+ip netns exec centre iptables -w -A FORWARD -j DROP
+is_alone() { [ "$(job_field "$job" '"\(.state) \(.world_size)"')" = "running 1" ]; }
+wait_for 120 "one host alone" is_alone
+between $(($(now_ms) - since)) 0 $((20 * (timeout * 1000 + $(timing_ms settle)))) "one host alone"
+wait_for 60 "its steps" step_at_least "$job" $(($(job_field "$job" .progress.step) + 20))
+says "$job" SlotsAvoided "1 free slots, the first on worker (left|right)" || fail "events: $(events_of "$job")"
+ip netns exec centre iptables -w -F FORWARD
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60
+
 claim "N5: two halves with ranks of one job in both: the coordinator's goes on alone, the other takes no step and ends, and there is one history"
 submit "$(exact_job halves 100000 net ',"debug":{"step_delay_ms":20},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2/"min":1/')"
 wait_for 60 "its steps" step_at_least "$job" 10

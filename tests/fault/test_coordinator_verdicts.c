@@ -127,8 +127,8 @@ static void a_verdict_follows_the_values_of_a_report(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) judge(stage, (int)i, &cases[i]);
 }
 
-// Rank 0 accuses another of the others in each generation. Whose word is right nobody weighs (decision 151): each generation ends and
-// names who reported, nobody loses a slot for it, and a job that gets on all the same is not ended (of one that does not, its budget).
+// Rank 0 accuses another of the others in each generation, and there are no other slots. Each generation ends and names who
+// reported, nobody loses a slot for it, and a job that gets on all the same is not ended (of one that does not, its budget).
 static void who_accuses_everybody_in_turn_costs_restarts_and_nobody_his_slot(void **state) {
     static const char *const reports[] = {"{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[1]," TEXT "}",
                                           "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[2]," TEXT "}"};
@@ -167,8 +167,85 @@ static void who_accuses_everybody_in_turn_costs_restarts_and_nobody_his_slot(voi
     assert_int_equal(accused[0], 0);
 }
 
+#define NUM_HOSTS 4
+
+static bool runs_on(gs_stage *stage, size_t num_ranks, const char *worker) {
+    gs_json *workers = gs_stage_get(stage, GS_GET_JOB_WORKERS, stage->job);
+    const gs_json *ranks = gs_json_get(workers, "items");
+    bool found = false;
+    assert_int_equal(gs_json_count(ranks), num_ranks);
+    for (size_t i = 0; i < gs_json_count(ranks); i++)
+        found |= !strcmp(gs_json_string_or(gs_json_at(ranks, i), "worker", ""), worker);
+    gs_json_release(workers);
+    return found;
+}
+
+static int64_t count_restarts(gs_stage *stage) {
+    gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+    int64_t restarts = gs_json_int_or(job, "restarts", 0);
+    gs_json_release(job);
+    return restarts;
+}
+
+static size_t count_workers(gs_stage *stage) {
+    gs_json *workers = NULL;
+    assert_ok(gs_stage_ask(stage, &workers, GS_LIST_WORKERS, "{}"));
+    size_t count = gs_json_count(gs_json_get(workers, "items"));
+    gs_json_release(workers);
+    return count;
+}
+
+// It is among the ranks of a generation that has come to a step, and reports once.
+static void have_it_accuse(gs_stage *stage, const char *worker, const char *report) {
+    int64_t before = count_restarts(stage);
+    atomic_store(&stage->faults.worker, worker);
+    atomic_store(&stage->faults.report, report);
+    for (gs_deadline limit = soon(); count_restarts(stage) == before; gs_sleep_ns(GS_NS_PER_MS)) assert_false(gs_deadline_passed(limit));
+    gs_json_release(gs_stage_wait_for_state(stage, stage->job, "running"));
+}
+
+// Four hosts, three ranks. The one on the first host accuses each of the others once: what both generations have in common is
+// that host, so the next one does without it, and the host that one false word had spoken of is in use.
+static void who_accuses_hosts_in_turn_is_left_out(void **state) {
+    gs_stage *stage = *state;
+    gs_fake_worker_options options = {.slots = 1, .step_ms = 10};
+    for (int i = 0; i < NUM_HOSTS - 1; i++) gs_stage_start_worker(stage, i, &options);
+    gs_stage_submit(stage, "{\"name\":\"accused\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":3},\"steps\":{\"target\":100000}}");
+    gs_json_release(gs_stage_wait_for_state(stage, stage->job, "running"));
+    gs_stage_start_worker(stage, NUM_HOSTS - 1, &options);
+    for (gs_deadline limit = soon(); count_workers(stage) < NUM_HOSTS; gs_sleep_ns(GS_NS_PER_MS)) assert_false(gs_deadline_passed(limit));
+    assert_true(runs_on(stage, NUM_RANKS, "w1") && !runs_on(stage, NUM_RANKS, "w4"));
+    have_it_accuse(stage, "w1", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[1]," TEXT "}");
+    assert_true(runs_on(stage, NUM_RANKS, "w1") && !runs_on(stage, NUM_RANKS, "w4"));  // one word is none
+    have_it_accuse(stage, "w1", "{\"kind\":\"timeout\",\"reporter\":0,\"accused\":[2]," TEXT "}");
+    assert_true(!runs_on(stage, NUM_RANKS, "w1") && runs_on(stage, NUM_RANKS, "w2") && runs_on(stage, NUM_RANKS, "w3") && runs_on(stage, NUM_RANKS, "w4"));
+    gs_json *events = gs_stage_get(stage, GS_LIST_EVENTS, stage->job);
+    const gs_json *items = gs_json_get(events, "items"), *told = NULL;
+    for (size_t i = 0; i < gs_json_count(items) && !told; i++)
+        if (!strcmp(gs_json_string_or(gs_json_at(items, i), "reason", ""), "SlotsAvoided")) told = gs_json_at(items, i);
+    assert_non_null(told);
+    assert_non_null(strstr(gs_json_string_or(told, "message", ""), "on worker w1"));
+    gs_json_release(events);
+}
+
+// The same with no host to spare, of a job that may go on with fewer ranks.
+static void a_job_that_may_shrink_leaves_out_who_accuses_everybody(void **state) {
+    gs_stage *stage = *state;
+    gs_fake_worker_options options = {.slots = 1, .step_ms = 10};
+    for (int i = 0; i < NUM_RANKS; i++) gs_stage_start_worker(stage, i, &options);
+    gs_stage_submit(stage, "{\"name\":\"accused\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":3,\"join_window_seconds\":30},"
+                           "\"steps\":{\"target\":100000}}");
+    gs_json_release(gs_stage_wait_for_state(stage, stage->job, "running"));
+    have_it_accuse(stage, "w1", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[1]," TEXT "}");
+    assert_true(runs_on(stage, NUM_RANKS, "w1"));
+    have_it_accuse(stage, "w1", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[2]," TEXT "}");
+    assert_true(!runs_on(stage, NUM_RANKS - 1, "w1") && runs_on(stage, NUM_RANKS - 1, "w2"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_job_that_may_shrink_leaves_out_who_accuses_everybody, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(who_accuses_hosts_in_turn_is_left_out, gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_verdict_follows_the_values_of_a_report, gs_stage_set_up,
                                         gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(who_accuses_everybody_in_turn_costs_restarts_and_nobody_his_slot, gs_stage_set_up,

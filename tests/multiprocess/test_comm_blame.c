@@ -45,7 +45,7 @@ static const blame_case *find_case(const char *name) {
 static gs_status check_fault(const blame_case *how, comm_rank *self, gs_status status) {
     if (!status.code) return gs_error(GS_INTERNAL, "the collective ended well");
     gs_fault fault = gs_fault_of(
-        gs_status_prefix(status, "rank %d, step 7: rows of \"wte\"", self->rank), self->comm);
+        gs_status_prefix(status, "rank %d, step 7: rows of \"wte\"", self->rank), self->comm, NULL);
     gs_fault_kind kind = how->dies ? GS_FAULT_PEER_LOST : GS_FAULT_TIMEOUT;
     if (fault.kind != kind)
         return gs_error(GS_INTERNAL, "%s instead of %s: %s", gs_fault_kind_name(fault.kind),
@@ -142,18 +142,18 @@ static void a_text_accuses_nobody(void **state) {
     gs_comm_options options = {.backend = "self", .world_size = 1, .device = self.device};
     assert_ok(gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(60)));
     gs_comm_abort(self.comm, "rank 3 did not arrive");
-    gs_fault fault = gs_fault_of(gs_error(GS_ABORTED, "rank 3 did not arrive"), self.comm);
+    gs_fault fault = gs_fault_of(gs_error(GS_ABORTED, "rank 3 did not arrive"), self.comm, NULL);
     assert_int_equal(fault.kind, GS_FAULT_ABORTED);
     for (int rank = 0; rank < GS_COMM_MAX_RANKS; rank++)
         assert_false(gs_comm_failure_names(&fault.comm, rank));
     // A replica or a device that does not end is this rank's own.
     fault = gs_fault_of(gs_error(GS_DEADLINE_EXCEEDED, "rank 3, replica 1 began 0 of 2 passes"),
-                        self.comm);
+                        self.comm, NULL);
     assert_int_equal(fault.kind, GS_FAULT_TIMEOUT);
     for (int rank = 0; rank < GS_COMM_MAX_RANKS; rank++)
         assert_int_equal(gs_comm_failure_names(&fault.comm, rank), rank == 0);
     // An error of its own is not the others', even while they wait.
-    fault = gs_fault_of(gs_error(GS_DATA_LOSS, "rank 3: no such file"), self.comm);
+    fault = gs_fault_of(gs_error(GS_DATA_LOSS, "rank 3: no such file"), self.comm, NULL);
     assert_int_equal(fault.kind, GS_FAULT_DATA);
     assert_false(gs_comm_failure_names(&fault.comm, 3));
     gs_comm_destroy(self.comm);

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "gradsync/comm/backends.h"
 #include "gradsync/comm/comm_backend.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
@@ -84,7 +85,39 @@ static gs_status make_group(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"comm", make_comm}, {"group", make_group}, {0}};
+// As a backend that finds out that its last rank does not reach its first; `ctx` not NULL: it fails for something else.
+static gs_status reach_nobody(void **out, const gs_comm_options *options, gs_stages *stages, char *reason, size_t reason_bytes,
+                              gs_deadline deadline) {
+    (void)out, (void)reason, (void)reason_bytes, (void)deadline;
+    if (options->rank < options->world_size - 1) return gs_stages_meet(stages, "nowhere", gs_ok(), NULL, NULL, 0);
+    if (!options->own_backend_ctx) gs_stages_blame(stages, 0);
+    return gs_error(GS_UNAVAILABLE, "it is not there");
+}
+
+// The ranks 1 and 3 of 4.
+static gs_status miss_a_rank(const gs_rank_env *env) {
+    static const int ranks[] = {1, 3};
+    if (env->rank % 2 == 0) return gs_ok();
+    gs_comm_backend nowhere = gs_comm_self;
+    nowhere.create = reach_nobody;
+    gs_comm_failure why = {.kind = GS_COMM_FAILURE_DAMAGED};
+    gs_comm_options options = {.ranks = ranks, .group = "odd", .own_backend = &nowhere, .unreached = &why};
+    if (!strcmp(env->arg, "other")) options.own_backend_ctx = &options;
+    gs_rank_env within = *env;
+    within.rank = env->rank / 2;
+    within.world_size = 2;
+    comm_rank self;
+    gs_status status = comm_rank_open(&self, &within, 0, &options);
+    comm_rank_close(&self);
+    if (status.code != GS_UNAVAILABLE) return gs_error(GS_INTERNAL, "it ends with %s", status.message);
+    if (options.own_backend_ctx)
+        return why.kind == GS_COMM_FAILURE_NONE ? gs_ok() : gs_error(GS_INTERNAL, "somebody is accused for nothing");
+    bool is_told = why.kind == GS_COMM_FAILURE_PEER_LOST && why.reporter == 3 && gs_comm_failure_names(&why, 1) &&
+                   gs_comm_failure_num_accused(&why) == 1;
+    return is_told ? gs_ok() : gs_error(GS_INTERNAL, "kind %d by %d", (int)why.kind, why.reporter);
+}
+
+static const gs_rank_body bodies[] = {{"miss", miss_a_rank}, {"comm", make_comm}, {"group", make_group}, {0}};
 
 static void run_ranks(gs_status *statuses, const char *body, int world_size, const char *arg,
                       const char *const *environment) {
@@ -187,6 +220,15 @@ static void a_group_names_ranks_of_the_world_too(void **state) {
     assert_string_equal(statuses[3].message, text);
 }
 
+static void who_does_not_reach_whom_is_told_to_all(void **state) {
+    (void)state;
+    gs_status statuses[4];
+    run_ranks(statuses, "miss", 4, "rank 1", NULL);
+    for (int rank = 0; rank < 4; rank++) assert_string_equal(statuses[rank].message, "");
+    run_ranks(statuses, "miss", 4, "other", NULL);
+    for (int rank = 0; rank < 4; rank++) assert_string_equal(statuses[rank].message, "");
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -196,6 +238,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_bad_option_of_one_rank_is_everybodys_error),
         cmocka_unit_test(who_has_no_descriptors_left_says_so_to_all),
         cmocka_unit_test(a_group_names_ranks_of_the_world_too),
+        cmocka_unit_test(who_does_not_reach_whom_is_told_to_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,16 +51,21 @@ struct gs_fake_worker {
 
 static gs_deadline call_deadline(void) { return gs_deadline_in_ms(CALL_MS); }
 
-static bool strikes(const fake_trainer *trainer, const atomic_int *at_step) {
+static bool is_struck(const fake_trainer *trainer) {
     const gs_fake_faults *faults = trainer->worker->faults;
     if (!faults || atomic_load(&faults->slot) != trainer->slot) return false;
+    const char *worker = atomic_load(&faults->worker);
+    return !worker || !strcmp(worker, trainer->worker->name);
+}
+
+static bool strikes(const fake_trainer *trainer, const atomic_int *at_step) {
+    if (!is_struck(trainer)) return false;
     int step = atomic_load(at_step);
     return step > 0 && trainer->applied_step >= step;
 }
 
 static bool differs(const fake_trainer *trainer) {
-    const gs_fake_faults *faults = trainer->worker->faults;
-    return faults && atomic_load(&faults->slot) == trainer->slot && atomic_load(&faults->other_shape);
+    return is_struck(trainer) && atomic_load(&trainer->worker->faults->other_shape);
 }
 
 static void say_hello(fake_trainer *trainer) {
@@ -233,8 +238,7 @@ static void settle(fake_trainer *trainer) {
 
 static void take_replan(fake_trainer *trainer, const gs_json *item) {
     gs_fake_faults *faults = trainer->worker->faults;
-    bool struck = faults && atomic_load(&faults->slot) == trainer->slot;
-    if (struck && atomic_exchange(&faults->loses_replan, false)) return;
+    if (is_struck(trainer) && atomic_exchange(&faults->loses_replan, false)) return;
     uint64_t next = digest_of_plan(gs_json_get(item, "plan"));
     bool lags = trainer->worker->plans && atomic_load(&trainer->worker->plans->lags);
     trainer->next_plan = next == trainer->plan && !lags ? 0 : next;
@@ -264,8 +268,7 @@ static void follow_plans(fake_trainer *trainer) {
 }
 
 static bool has_fault(const fake_trainer *trainer, const atomic_bool *fault) {
-    const gs_fake_faults *faults = trainer->worker->faults;
-    return faults && atomic_load(&faults->slot) == trainer->slot && atomic_load(fault);
+    return is_struck(trainer) && atomic_load(fault);
 }
 
 // The last two steps, one to a page, with one bucket each.
@@ -363,8 +366,7 @@ static void make_step(fake_trainer *trainer) {
     trainer->last_step_ns = now_ns;
     atomic_fetch_add(&trainer->worker->num_steps, 1);
     report_step(trainer);
-    if (faults && atomic_load(&faults->slot) == trainer->slot)
-        report_fault(trainer, atomic_exchange(&faults->report, NULL));
+    if (is_struck(trainer)) report_fault(trainer, atomic_exchange(&faults->report, NULL));
     if (faults && strikes(trainer, &faults->crash_at_step)) {
         atomic_store(&faults->crash_at_step, 0);
         trainer->exit_code = -1;
@@ -397,7 +399,7 @@ static void run_trainer(void *ctx, const atomic_bool *stopping) {
     const gs_fake_faults *faults = trainer->worker->faults;
     int64_t beat_ns = 0;
     say_hello(trainer);
-    if (faults && atomic_load(&faults->slot) == trainer->slot && atomic_load(&faults->exit_code_at_start)) {
+    if (is_struck(trainer) && atomic_load(&faults->exit_code_at_start)) {
         end_trainer(trainer, "error", atomic_load(&faults->exit_code_at_start));
         while (atomic_load(&faults->lingers) && !atomic_load(&trainer->killed) &&
                !atomic_load(stopping)) {

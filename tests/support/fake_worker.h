@@ -13,9 +13,10 @@
 
 typedef struct gs_fake_worker gs_fake_worker;
 
-// What is to go wrong; each happens once, to the trainer in `slot`.
+// What is to go wrong; each happens once, to the trainer in `slot` of `worker`.
 typedef struct gs_fake_faults {
     atomic_int slot;
+    const char *_Atomic worker;  // its name; NULL: of each
     atomic_int crash_at_step;    // 0: never; ends like kill -9 would end it
     atomic_int freeze_at_step;   // 0: never; no more heartbeats, steps or answers
     atomic_bool other_shape;     // its second parameter differs

@@ -26,18 +26,20 @@ static gs_fault_kind kind_of_failure(gs_comm_failure_kind kind) {
     }
 }
 
-gs_fault gs_fault_of(gs_status status, gs_comm *comm) {
+gs_fault gs_fault_of(gs_status status, gs_comm *comm, const gs_comm_failure *unreached) {
     gs_fault fault = {.kind = kind_of_code(status.code),
                       .status = status,
                       .comm = {.reporter = -1, .bucket = -1}};
-    if (!comm) return fault;
+    if (!comm && !unreached) return fault;
     gs_comm_failure seen;
-    gs_comm_explain(comm, &seen);
+    if (comm) gs_comm_explain(comm, &seen);
+    else seen = *unreached;
     if (gs_comm_failure_may_be(&seen, status.code)) {
         fault.comm = seen;
         fault.kind = kind_of_failure(seen.kind);
         return fault;
     }
+    if (!comm) return fault;
     // Its own fault, whatever the others wait for by now; so is a deadline that passed elsewhere than
     // between ranks: a replica, the device.
     fault.comm.reporter = gs_comm_rank(comm);

@@ -33,8 +33,9 @@ typedef struct gs_fault {
     gs_status status;
 } gs_fault;
 
-// Kind from the communicator's failure, else from the code; never from a text. `comm` NULL: there is none.
-gs_fault gs_fault_of(gs_status status, gs_comm *comm);
+// Kind from the communicator's failure, else from the code; never from a text. `comm` NULL: there is none, and `unreached` (NULL:
+// nothing) is what is known of why.
+gs_fault gs_fault_of(gs_status status, gs_comm *comm, const gs_comm_failure *unreached);
 
 typedef struct gs_settlement {
     uint32_t generation;

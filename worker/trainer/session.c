@@ -254,6 +254,7 @@ static gs_status create_comm(gs_session *session, const gs_reducer_options *redu
                             .arena = session->arena,
                             .data_address = session->data_address,
                             .device = session->state->device,
+                            .unreached = &session->unreached,
                             .abort_hung = end_process};
     GS_TRY(gs_reducer_lanes(&comm.num_lanes, reducer));
     session->plans.num_phases = comm.num_lanes;
@@ -397,6 +398,10 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     session->connect_begin_ns = begin_ns;
     session->connect_seconds = gs_seconds_since(begin_ns);
     return gs_ok();
+}
+
+const gs_comm_failure *gs_session_unreached(const gs_session *session) {
+    return &session->unreached;
 }
 
 gs_comm *gs_session_comm(const gs_session *session) {

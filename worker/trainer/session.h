@@ -47,6 +47,7 @@ GS_NODISCARD gs_status gs_session_connect(gs_session *session, gs_deadline deadl
 gs_digest gs_session_state_digest(const gs_session *session);
 bool gs_session_state_is_broken(const gs_session *session);  // an update, or a transfer, failed half-way
 gs_comm *gs_session_comm(const gs_session *session);  // NULL before it is connected
+const gs_comm_failure *gs_session_unreached(const gs_session *session);  // who did not reach whom when it was not to be
 const gs_save_team *gs_session_save_team(const gs_session *session);  // once connected
 const char *gs_session_backend(const gs_session *session);
 const char *gs_session_backend_reason(const gs_session *session);

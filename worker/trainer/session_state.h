@@ -58,6 +58,7 @@ struct gs_session {
     gs_data_loader *train, *evaluation;  // evaluation: NULL when the job has none
     gs_arena *arena;  // borrowed
     gs_comm *comm;
+    gs_comm_failure unreached;
     gs_reducer *reducer;
     // Of the arena; behind the reducer's the rows of the embedding, and the parameters of a sharded state.
     size_t reducer_bytes, row_bytes;

@@ -6,7 +6,7 @@ void gs_settling_report_fault(gs_run_loop *loop, gs_status why) {
     gs_control *control = loop->control;
     gs_device *device = loop->state->device;
     if (gs_mailbox_aborted(&control->mailbox)) return;  // who ended the generation knows why
-    gs_fault fault = gs_fault_of(why, gs_session_comm(loop->session));
+    gs_fault fault = gs_fault_of(why, gs_session_comm(loop->session), gs_session_unreached(loop->session));
     fault.generation = gs_session_generation(loop->session);
     fault.rank = gs_session_rank(loop->session);
     fault.step = loop->state->position.step;

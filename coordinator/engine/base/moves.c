@@ -141,6 +141,7 @@ void gs_job_end(gs_engine *engine, gs_job *job, gs_job_state state, const char *
     job->ended_ms = engine->state.wall_ms;
     job->ended_ns = engine->state.now_ns;
     gs_job_forget_workers(job);
+    gs_complaints_release(&job->complaints);
     gs_mind_do(engine, GS_DO_END_JOB)->job = job;
     engine->state.schedule_needed = true;
 }

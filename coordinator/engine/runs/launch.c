@@ -9,6 +9,7 @@
 #include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/base/places.h"
+#include "coordinator/engine/runs/placement.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "coordinator/model/memory.h"
@@ -77,11 +78,20 @@ static bool takes_gpus(const gs_job *job, int least, const pools_of_all *pools) 
     return gs_job_spec_may_use_gpu(&job->spec) && pools->total.gpu >= least;
 }
 
-static void describe_job(gs_schedule_job *out, gs_job *job, const pools_of_all *pools,
-                         int64_t now_ns) {
+// A job that may shrink does so before it takes slots that were complained about.
+static void leave_out_blamed(const gs_engine *engine, gs_schedule_job *out, const gs_job *job) {
+    if (!job->complaints.count || out->least == out->most) return;
+    gs_slot_pools unblamed = gs_placement_unblamed(engine, job);
+    int slots = out->needs_gpu ? unblamed.gpu : unblamed.plain + unblamed.gpu;
+    if (slots >= out->least && slots < out->most) out->most = slots;
+}
+
+static void describe_job(const gs_engine *engine, gs_schedule_job *out, gs_job *job, const pools_of_all *pools) {
+    int64_t now_ns = engine->state.now_ns;
     *out = (gs_schedule_job){.least = (int)job->spec.world.min, .most = (int)job->spec.world.max};
     if (job->world_wanted > 0) out->least = out->most = job->world_wanted;
     out->needs_gpu = takes_gpus(job, out->least, pools);
+    leave_out_blamed(engine, out, job);
     out->backing_off = job->not_before_ns > now_ns;
     int free_slots = out->needs_gpu ? pools->free.gpu : pools->free.plain + pools->free.gpu;
     if (free_slots < out->least) job->enough_since_ns = 0;
@@ -90,34 +100,6 @@ static void describe_job(gs_schedule_job *out, gs_job *job, const pools_of_all *
     // After a fault nobody waits for replacements.
     out->join_passed = job->committed || (job->enough_since_ns > 0 &&
                                           now_ns - job->enough_since_ns >= window_ns);
-}
-
-// Rank 0 saves: where its checkpoints are seen, if there is such a place. Who has not said it yet may be apart.
-static int order_of(gs_agent_place place) {
-    return place == GS_PLACE_SAME ? 0 : place == GS_PLACE_UNKNOWN ? 1 : 2;
-}
-
-static int compare_agents(const void *a, const void *b) {
-    const gs_agent *left = *(gs_agent *const *)a, *right = *(gs_agent *const *)b;
-    int differs = order_of(left->place) - order_of(right->place);
-    return differs ? differs : strcmp(left->name, right->name);
-}
-
-static void place_member(gs_engine *engine, gs_member *member, gs_agent *agent, int *slot, bool slot_has_gpu,
-                         bool on_gpu) {
-    while (!gs_agent_slot_is_free(agent, *slot, slot_has_gpu)) (*slot)++;
-    member->is_on_gpu = on_gpu;
-    if (on_gpu)
-        gs_agent_devices_uuids(member->device_uuid, sizeof member->device_uuid, &agent->devices,
-                               *slot);
-    snprintf(member->worker, sizeof member->worker, "%s", agent->name);
-    snprintf(member->host, sizeof member->host, "%s", agent->host);
-    member->slot = (*slot)++;
-    member->was_elsewhere = agent->place == GS_PLACE_APART;
-    member->incarnation = gs_mind_draw(engine);
-    member->launch_token = gs_mind_draw(engine);
-    member->shows_token = agent->shows_tokens;
-    member->heard_ns = engine->state.now_ns;
 }
 
 static void show_launch(gs_engine *engine, gs_job *job, int ranks) {
@@ -129,60 +111,6 @@ static void show_launch(gs_engine *engine, gs_job *job, int ranks) {
     } else {
         gs_job_move(engine, job, state, "Rendezvous", "starting %d ranks", ranks);
     }
-}
-
-// How many slots of each pool a run takes of each agent.
-typedef struct placement {
-    gs_agent **agents;  // owned, by name
-    int *plain, *gpu;   // owned
-    size_t count;
-} placement;
-
-static void release_placement(placement *at) {
-    free(at->agents);
-    free(at->plain);
-    free(at->gpu);
-}
-
-// Where another one has checkpoints of its own: the first with a free slot that has not. Else, or where there is none: `count`.
-static size_t find_lead(const placement *at, const int *free_slots) {
-    bool is_one_apart = at->count > 0 && at->agents[at->count - 1]->place == GS_PLACE_APART;  // they are the last
-    for (size_t i = 0; i < at->count && is_one_apart; i++)
-        if (free_slots[i] > 0 && at->agents[i]->place != GS_PLACE_APART) return i;
-    return at->count;
-}
-
-static placement find_placement(const gs_engine *engine, const gs_schedule_job *decision,
-                                gs_slot_pools free_pools) {
-    size_t count = engine->state.agents.count;
-    placement at = {.agents = gs_model_alloc(count, sizeof *at.agents),
-                    .plain = gs_model_alloc(count, sizeof *at.plain),
-                    .gpu = gs_model_alloc(count, sizeof *at.gpu),
-                    .count = count};
-    int *free_slots = gs_model_alloc(count, sizeof *free_slots);
-    if (count) memcpy(at.agents, engine->state.agents.items, count * sizeof *at.agents);
-    qsort(at.agents, count, sizeof *at.agents, compare_agents);
-    gs_slot_pools take = gs_schedule_take(decision->needs_gpu, decision->ranks, free_pools);
-    for (size_t i = 0; i < count; i++) free_slots[i] = gs_agent_free_slots(at.agents[i]).plain;
-    size_t lead = take.plain > 0 ? find_lead(&at, free_slots) : count;
-    gs_schedule_spread(at.plain, free_slots, count, take.plain, lead);
-    for (size_t i = 0; i < count; i++) free_slots[i] = gs_agent_free_slots(at.agents[i]).gpu;
-    gs_schedule_spread(at.gpu, free_slots, count, take.gpu, lead < count || !take.gpu ? count : find_lead(&at, free_slots));
-    free(free_slots);
-    return at;
-}
-
-static gs_run *place_run(gs_engine *engine, gs_job *job, const gs_schedule_job *decision, const placement *at) {
-    gs_run *run = gs_run_create(job, decision->ranks, engine->state.now_ns);
-    int index = 0;
-    for (size_t i = 0; i < at->count; i++) {
-        int slot = 0, gpu_slot = 0;
-        for (int k = 0; k < at->gpu[i]; k++)
-            place_member(engine, &run->members[index++], at->agents[i], &gpu_slot, true, decision->needs_gpu);
-        for (int k = 0; k < at->plain[i]; k++)
-            place_member(engine, &run->members[index++], at->agents[i], &slot, false, false);
-    }
-    return run;
 }
 
 static void start_members(gs_engine *engine, gs_run *run) {
@@ -277,18 +205,11 @@ static bool lacks_place(const gs_job *job, const gs_schedule_job *decision, cons
     return !(takes_gpus && seeing.gpu > 0) && (decision->needs_gpu || !seeing.plain);
 }
 
-// The same of what older jobs have left.
-static bool sees_checkpoint(const gs_engine *engine, const gs_job *job, const gs_schedule_job *decision, gs_slot_pools free_pools) {
-    if (gs_checkpoints_newest_step(&job->checkpoints) <= 0) return true;
-    placement at = find_placement(engine, decision, free_pools);
-    bool sees = false;
-    for (size_t i = 0; i < at.count && !sees; i++) sees = at.plain[i] + at.gpu[i] > 0 && at.agents[i]->place != GS_PLACE_APART;
-    release_placement(&at);
-    return sees;
-}
-
 static bool waits_for_place(gs_engine *engine, gs_job *job, const gs_schedule_job *decision, gs_slot_pools free_pools) {
-    if (!sees_checkpoint(engine, job, decision, free_pools)) return await_place(engine, job);
+    // The same of what older jobs have left.
+    bool sees = gs_checkpoints_newest_step(&job->checkpoints) <= 0 ||
+                gs_placement_sees_checkpoint(engine, job, decision, free_pools);
+    if (!sees) return await_place(engine, job);
     job->apart_since_ns = 0;
     return false;
 }
@@ -302,9 +223,7 @@ static void note_begun(gs_job *job) {
 static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
                        gs_slot_pools free_pools) {
     if (!knows_checkpoints(engine, job)) return;  // its slots stay its own until the answer is here
-    placement at = find_placement(engine, decision, free_pools);
-    gs_run *run = place_run(engine, job, decision, &at);
-    release_placement(&at);
+    gs_run *run = gs_placement_make_run(engine, job, decision, free_pools);
     job->run = run;
     note_begun(job);
     if (job->checkpoints.is_given_up) gs_checkpoints_leave(job, job->begun_step);
@@ -404,7 +323,7 @@ void gs_launch_waiting(gs_engine *engine) {
     for (size_t i = 0; i < jobs->count; i++) {
         gs_job *job = jobs->items[i];  // oldest first
         if (!may_want_slots(job) || gs_u64_map_get(&there, job->id) || gs_checkpoints_wait_for_disk(engine, job)) continue;
-        describe_job(&decisions[count], job, &pools, engine->state.now_ns);
+        describe_job(engine, &decisions[count], job, &pools);
         if (lacks_place(job, &decisions[count], &pools) && await_place(engine, job)) forget_disk(job);
         else waiting[count++] = job;
     }

@@ -4,6 +4,7 @@
 
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/runs/claims.h"
+#include "coordinator/engine/runs/complaints.h"
 #include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/rendezvous.h"
 #include "coordinator/engine/runs/replan.h"
@@ -105,6 +106,7 @@ void gs_on_fault(gs_engine *engine, gs_member *member, const gs_engine_event *ev
     if (seen.reporter < 0) seen.reporter = sender;
     const char *kind = gs_fault_kind_name(seen.kind);
     gs_mind_count(engine, run->job, GS_COUNT_FAULT, kind, "reported", 0);
+    gs_complaints_take(run, &seen);
     if (spoils_state(seen.kind)) run->suspicious = true;
     gs_blame blame = judge_fault(run, member, &seen);
     gs_run_fail(engine, run, &blame, "rank %d reports %s: %s", sender, kind, event->fault.text);

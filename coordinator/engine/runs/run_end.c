@@ -6,6 +6,7 @@
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/part_saves.h"
+#include "coordinator/engine/runs/complaints.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
@@ -139,6 +140,7 @@ static void end_failed(gs_engine *engine, gs_run *run) {
     int recent = 0;
     gs_restart_decision decision = decide(engine, run, &recent);
     if (run->step > job->reached_step) job->reached_step = run->step;
+    gs_complaints_keep(engine, run);
     gs_run_release(engine, run);
     if (decision.action == GS_RESTART_FAIL) {
         fail_job(engine, job, &decision, cause, recent);

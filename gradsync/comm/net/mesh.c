@@ -57,6 +57,7 @@ typedef struct contact {
 typedef struct forming {
     gs_net_mesh *mesh;
     const gs_comm_options *options;
+    gs_stages *stages;
     uint64_t group;
     gs_net_secret secret;
     whereabouts *all;
@@ -178,6 +179,7 @@ static void hang_up(contact *one) {
 
 // Whose words these are is said with them.
 static gs_status blame_pair(const forming *self, int peer, const char *why) {
+    gs_stages_blame(self->stages, peer);
     return gs_error(GS_UNAVAILABLE, "%s cannot reach rank %d at %s: %s",
                     self->mesh->places[self->options->rank], peer, self->mesh->places[peer], why);
 }
@@ -428,7 +430,7 @@ gs_status gs_net_mesh_form(gs_net_mesh *out, const gs_comm_options *options, gs_
                            gs_deadline deadline) {
     const char *group = options->group ? options->group : "";
     *out = (gs_net_mesh){.world_size = options->world_size};
-    forming self = {.mesh = out, .options = options, .listener = -1};
+    forming self = {.mesh = out, .options = options, .stages = stages, .listener = -1};
     self.num_missing = options->world_size - 1;
     self.group = gs_hash64(group, strlen(group), 0);
     gs_status status = alloc_forming(&self);

@@ -11,11 +11,21 @@
 
 static void kinds_follow_codes(void **state) {
     (void)state;
-    assert_int_equal(gs_fault_of(gs_error(GS_DEADLINE_EXCEEDED, "x"), NULL).kind, GS_FAULT_TIMEOUT);
-    assert_int_equal(gs_fault_of(gs_error(GS_ABORTED, "x"), NULL).kind, GS_FAULT_PEER_LOST);
-    assert_int_equal(gs_fault_of(gs_error(GS_FAILED_PRECONDITION, "x"), NULL).kind, GS_FAULT_MISMATCH);
-    assert_int_equal(gs_fault_of(gs_error(GS_DATA_LOSS, "x"), NULL).kind, GS_FAULT_DATA);
-    assert_int_equal(gs_fault_of(gs_error(GS_INTERNAL, "x"), NULL).kind, GS_FAULT_INTERNAL);
+    assert_int_equal(gs_fault_of(gs_error(GS_DEADLINE_EXCEEDED, "x"), NULL, NULL).kind, GS_FAULT_TIMEOUT);
+    assert_int_equal(gs_fault_of(gs_error(GS_ABORTED, "x"), NULL, NULL).kind, GS_FAULT_PEER_LOST);
+    assert_int_equal(gs_fault_of(gs_error(GS_FAILED_PRECONDITION, "x"), NULL, NULL).kind, GS_FAULT_MISMATCH);
+    assert_int_equal(gs_fault_of(gs_error(GS_DATA_LOSS, "x"), NULL, NULL).kind, GS_FAULT_DATA);
+    assert_int_equal(gs_fault_of(gs_error(GS_INTERNAL, "x"), NULL, NULL).kind, GS_FAULT_INTERNAL);
+    // Ranks that did not come together: whom it was for is known, unless it failed for something else.
+    gs_comm_failure unreached = {.kind = GS_COMM_FAILURE_PEER_LOST, .reporter = 2, .bucket = -1};
+    gs_comm_failure_accuse(&unreached, 1);
+    gs_fault fault = gs_fault_of(gs_error(GS_UNAVAILABLE, "x"), NULL, &unreached);
+    assert_int_equal(fault.kind, GS_FAULT_PEER_LOST);
+    assert_int_equal(fault.comm.reporter, 2);
+    assert_true(gs_comm_failure_names(&fault.comm, 1));
+    fault = gs_fault_of(gs_error(GS_DATA_LOSS, "x"), NULL, &unreached);
+    assert_int_equal(fault.kind, GS_FAULT_DATA);
+    assert_int_equal(gs_comm_failure_num_accused(&fault.comm), 0);
 }
 
 static void expect_ranks_1_and_70(const gs_json *ranks) {
