@@ -47,6 +47,7 @@ typedef struct complaint_graph {
     int num_seats;
     int by[GS_COMPLAINTS_KEPT], about[GS_COMPLAINTS_KEPT];
     uint32_t generations[GS_COMPLAINTS_KEPT];
+    bool is_early[GS_COMPLAINTS_KEPT];
     bool is_answered[GS_COMPLAINTS_KEPT];
     int num_edges;
 } complaint_graph;
@@ -72,6 +73,7 @@ static void draw_graph(complaint_graph *graph, const gs_complaints *complaints, 
         graph->by[i] = number_of(graph, recent[i].by, is_whole);
         graph->about[i] = number_of(graph, recent[i].about, is_whole);
         graph->generations[i] = recent[i].generation;
+        graph->is_early[i] = recent[i].is_early;
     }
     graph->num_edges = count;
 }
@@ -79,7 +81,7 @@ static void draw_graph(complaint_graph *graph, const gs_complaints *complaints, 
 typedef struct seat_evidence {
     int neighbours, times_accused;
     int workers;       // others that its worker has complaints with, all told
-    bool is_repeated;  // of more than one generation
+    bool is_repeated;  // of more than one generation, one of which had hardly begun
 } seat_evidence;
 
 static int count_workers_around(const complaint_graph *graph, uint64_t worker) {
@@ -100,6 +102,7 @@ static seat_evidence weigh(const complaint_graph *graph, int seat) {
     seat_evidence evidence = {.workers = count_workers_around(graph, graph->seats[seat].worker)};
     bool is_neighbour[MOST_SEATS] = {false};
     uint32_t first = 0;
+    bool are_several = false, is_early = false;
     for (int i = 0; i < graph->num_edges; i++) {
         bool is_about = graph->about[i] == seat;
         if (graph->is_answered[i] || (!is_about && graph->by[i] != seat)) continue;
@@ -108,8 +111,10 @@ static seat_evidence weigh(const complaint_graph *graph, int seat) {
         evidence.times_accused += is_about;
         is_neighbour[other] = true;
         if (!first) first = graph->generations[i];
-        evidence.is_repeated |= graph->generations[i] != first;
+        are_several |= graph->generations[i] != first;
+        is_early |= graph->is_early[i];
     }
+    evidence.is_repeated = are_several && is_early;
     return evidence;
 }
 

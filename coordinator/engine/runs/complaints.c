@@ -48,6 +48,7 @@ void gs_complaints_keep(const gs_engine *engine, const gs_run *run) {
         gs_complaint complaint = {.by = seat_of(engine, by),
                                   .about = seat_of(engine, about),
                                   .generation = run->generation,
+                                  .is_early = run->step - run->base_step < GS_EARLY_STEPS,
                                   .at_ns = engine->state.now_ns};
         gs_complaints_add(&run->job->complaints, &complaint);
     }
