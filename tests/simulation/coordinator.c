@@ -18,6 +18,7 @@
 #define STREAM_TICKS 20
 #define BYE_TICKS 60
 #define SETTLE_TICKS 100  // a rank asks for so long before it asks again
+#define HEARD_TICKS 35    // what came while the coordinator stood still is heard for `dead_ns` before a deadline is over
 #define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
 coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
@@ -52,7 +53,7 @@ struct sim_coordinator {
     int64_t away_ns;      // after that end
     bool dies;            // in the midst of a step
     bool power_failed;    // that is why it dies
-    int64_t suspended_until_ns;
+    int64_t suspended_until_ns, ticked_ns;
     held_event *held, **held_end;
 };
 
@@ -389,6 +390,17 @@ static void check_calls(sim_world *world) {
     end_overdue(world);
 }
 
+// A deadline to settle that was all but over is moved by each standstill (gs_deadlines_skip), and with it the answer.
+static void note_standstill(sim_world *world) {
+    sim_coordinator *coordinator = world->coordinator;
+    int64_t stood_ns = world->now_ns - coordinator->ticked_ns;
+    coordinator->ticked_ns = world->now_ns;
+    if (stood_ns <= coordinator_state(world)->timing.suspect_ns) return;
+    for (open_call *call = coordinator->calls; call; call = call->next) {
+        if (call->kind == GS_ON_SETTLE && call->ticks > SETTLE_TICKS - HEARD_TICKS) call->ticks = SETTLE_TICKS - HEARD_TICKS;
+    }
+}
+
 static void tick(sim_world *world, uint64_t life, void *what) {
     (void)what;
     sim_coordinator *coordinator = world->coordinator;
@@ -397,6 +409,7 @@ static void tick(sim_world *world, uint64_t life, void *what) {
         world_after(world, coordinator->suspended_until_ns - world->now_ns, tick, life, NULL);
         return;
     }
+    note_standstill(world);
     // What has come while it stood still: heard before it looks at the time, or behind that.
     if (coordinator->held && dice_chance(&world->dice, 0.5)) step_kind(world, GS_ON_TICK);
     while (coordinator->held && coordinator->engine && coordinator->life == life) {
@@ -432,6 +445,7 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     coordinator->effects_to_live = 0;
     coordinator->dies = false;
     coordinator->suspended_until_ns = 0;
+    coordinator->ticked_ns = world->now_ns;
     world_tell(world, "coordinator: life %llu begins", (unsigned long long)coordinator->life);
     oracle_begin_life(world);
     uint64_t life = coordinator->life;
