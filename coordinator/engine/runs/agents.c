@@ -60,8 +60,30 @@ static void count_members(gs_engine *engine) {
 // closed: a network closes them, too, before it is cut.
 static bool looks_dead(const gs_agent *agent) { return agent->was_closed && agent->on.closed == agent->on.count; }
 
+// Another rank of it, or who can end that one.
+static bool is_within_reach(const gs_engine *engine, const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        const gs_member *member = &run->members[i];
+        if (member->stage == GS_MEMBER_EXITED) continue;
+        const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+        if (member->stream.call || (agent && gs_agent_is_connected(agent))) return true;
+    }
+    return false;
+}
+
+// A witness may be wrong, and what the others are told may not reach them: they all may train on until one of them has left.
+static void end_without(gs_engine *engine, const gs_agent *agent, gs_run *run) {
+    if (run->phase >= GS_RUN_SETTLING || run->job->state == GS_JOB_STOPPING) return;
+    int rank = 0;
+    while (rank < run->num_members && !gs_agent_has(agent, &run->members[rank])) rank++;
+    if (rank == run->num_members) return;
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = &run->members[rank], .reason = "WorkerLost", .fault = GS_FAULT_PEER_LOST};
+    gs_run_fail(engine, run, &blame, "rank %d was lost with worker %s", rank, agent->name);
+}
+
 // Whose connections were closed with their agent's: those whose set takes no step any more, whether they live or not;
-// all of them where their host has a witness, but for those of which the disk will tell. True: there were some.
+// all of them where their host has a witness, but for those of which the disk will tell, or others who end their set. True: there
+// were some.
 static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
     if (agent->on.count == 0 || !looks_dead(agent)) return false;
     bool found = false;
@@ -69,7 +91,12 @@ static bool give_up_members(gs_engine *engine, const gs_agent *agent) {
     const gs_job_table *jobs = &engine->state.jobs;
     for (size_t i = 0; i < jobs->count; i++) {
         gs_run *run = run_of(jobs->items[i]);
-        if (!run || ((!are_dead || gs_absence_is_told(engine, run)) && !gs_run_is_broken(run))) continue;
+        bool is_over = run && gs_run_is_broken(run);
+        if (!run || (!is_over && (!are_dead || gs_absence_is_told(engine, run)))) continue;
+        if (!is_over && is_within_reach(engine, run)) {
+            end_without(engine, agent, run);
+            continue;
+        }
         for (int m = 0; m < run->num_members; m++) {
             gs_member *member = &run->members[m];
             if (!gs_agent_has(agent, member)) continue;

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,6 +192,77 @@ static void a_witness_decides_where_the_disk_tells_nothing(void **state) {
     assert_true(has_another_set(play, former));
 }
 
+// Rank 1 is the other worker's, and a third has room for both of them. Returns the stream of the other one.
+static gs_call part(gs_play *play) {
+    gs_member *member = &gs_play_run(play)->members[1];
+    snprintf(member->worker, sizeof member->worker, "other");
+    member->slot = 0;
+    play->looks_out = play->ranks[1].is_gone = true;
+    gs_play_find_worker(play);
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .incarnation = OTHER, .generation = -1}};
+    event.agent_hello = (gs_agent_hello){.worker = "other", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
+                                         .pid = 2, .cores = 1, .num_slots = 1, .num_running = 1, .looks_out = true};
+    event.agent_hello.running = calloc(1, sizeof *event.agent_hello.running);
+    event.agent_hello.running[0] = (gs_running_trainer){.pid = 1, .incarnation = member->incarnation, .job = play->job, .rank = 1,
+                                                        .cluster = "", .generation = gs_play_run(play)->generation};
+    gs_call stream = event.from.call;
+    gs_play_hear(play, &event);
+    event = (gs_engine_event){.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .incarnation = OTHER + 1, .generation = -1}};
+    event.agent_hello = (gs_agent_hello){.worker = "third", .host = "far", .boot_id = "b2", .network = "n", .build = "t", .data_root = "/",
+                                         .pid = 3, .cores = 1, .num_slots = GS_PLAY_RANKS};
+    gs_play_hear(play, &event);
+    return stream;
+}
+
+// Until the other worker can say that its ranks would be back.
+static void lose_first_worker(gs_play *play) {
+    int64_t dead_ns = gs_timing_default.agent_dead_ns;
+    for (int64_t ns = 0; ns < 2 * dead_ns; ns += BEAT_NS) {
+        pass(play, BEAT_NS);
+        gs_play_say_all(play, GS_ON_STEP);
+    }
+    gs_play_close_line(play, play->agent_stream);
+    gs_play_close_line(play, play->rank_streams[0]);
+    for (int64_t ns = 0; ns < dead_ns; ns += BEAT_NS) {
+        gs_play_say(play, 1, GS_ON_HEARTBEAT);
+        pass(play, BEAT_NS);
+    }
+    gs_play_wait(play, 4 * gs_timing_default.tick_ns);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_SETTLING);
+}
+
+// The network is cut for the other rank as well, before it has heard that its generation is over.
+static void who_has_not_heard_a_witness_s_word_trains_on(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    gs_call other = part(play);
+    play->ranks_live = true;
+    lose_first_worker(play);
+    gs_play_close_line(play, play->rank_streams[1]);
+    gs_play_close_line(play, other);
+    gs_play_wait(play, 120 * GS_NS_PER_SEC);
+    assert_non_null(gs_play_run(play));
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(play->fenced, 0);
+}
+
+static void who_hears_a_witness_s_word_ends_the_set(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    part(play);
+    lose_first_worker(play);
+    gs_play_say(play, 1, GS_ON_SETTLE);
+    gs_play_wait(play, 2 * gs_timing_default.tick_ns);
+    gs_status answer;
+    assert_true(gs_play_is_answered(play, play->last_call, &answer));
+    assert_int_equal(answer.code, GS_OK);
+    gs_engine_event event = gs_play_message(play, 1, GS_ON_EXITED);
+    event.from.incarnation = OTHER;
+    gs_play_hear(play, &event);
+    gs_play_wait(play, 2 * gs_timing_default.tick_ns);
+    assert_true(has_another_set(play, former));
+}
+
 static void a_host_that_was_started_anew_is_no_witness(void **state) {
     gs_play *play = *state;
     uint64_t former = first_of(play);
@@ -265,6 +337,8 @@ int main(void) {
         TEST(a_witness_does_not_decide_where_the_disk_tells),
         TEST(a_witness_is_wrong_about_ranks_that_leave_signs),
         TEST(a_witness_decides_where_the_disk_tells_nothing),
+        TEST(who_has_not_heard_a_witness_s_word_trains_on),
+        TEST(who_hears_a_witness_s_word_ends_the_set),
         TEST(a_host_that_was_started_anew_is_no_witness),
         TEST(a_worker_that_is_back_without_them_is_proof),
         TEST(an_operator_gives_them_up),
