@@ -138,7 +138,7 @@ bool sets_are_given_up(const sim_world *world, uint64_t id) {
 void sets_begin_life(sim_world *world, const gs_state *state) {
     for (size_t i = 0; i < state->jobs.count; i++) {
         const gs_job *job = state->jobs.items[i];
-        // What its row does not know of has not trained: it waits for the end of the run that it knows.
+        // What its row does not know of has not trained, or the disk took no row of it: it waits for the end of the run that it knows.
         if (world->sets->rows_are_others || job->run) know(world, job->id)->generation = job->generation;
     }
     world->sets->rows_are_others = false;
@@ -217,8 +217,12 @@ static void begin(sim_world *world, const gs_run *run) {
     if (run->generation >= coordinator_state(world)->generations.durable_end)
         oracle_fail(world, "generation %u is used before it is reserved", run->generation);
     if (sets->count == MAX_SETS || run->num_members > MAX_RANKS) abort();
-    rank_set *last = find(sets, job->generation);
-    if (last) last->is_unrecorded = !promises_stored_set(world, run->job->id, last->generation);
+    // Behind a full disk there may be several: the row names an older one, which a later life of the coordinator goes by.
+    for (int i = 0; i < sets->count; i++) {
+        rank_set *last = &sets->items[i];
+        if (last->job == job->id && last->generation >= job->generation)
+            last->is_unrecorded = !promises_stored_set(world, job->id, last->generation);
+    }
     rank_set *set = &sets->items[sets->count++];
     *set = (rank_set){.generation = run->generation, .job = job->id, .num_ranks = run->num_members, .step = -1};
     for (int i = 0; i < run->num_members; i++) set->incarnations[i] = run->members[i].incarnation;
