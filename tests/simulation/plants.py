@@ -3,6 +3,13 @@
 Each is a text that stands in its file once, and what is planted there instead. Those that are marked so were real once.
 """
 
+# Which ranks of a worker that is gone are given up.
+GIVEN_UP = (
+    "    const gs_job_table *jobs = &engine->state.jobs;\n    for (size_t i = 0; i < jobs->count; i++) {\n"
+    "        gs_run *run = run_of(jobs->items[i]);\n        bool is_over = run && gs_run_is_broken(run);\n"
+    "        if (!run || (!is_over && (!are_dead || gs_absence_is_told(engine, run)))) continue;\n"
+    "        if (!is_over && is_within_reach(engine, run)) {")
+
 # name, file below coordinator/, what stands there once, what stands there instead
 BUGS = [
     # Numbers and names.
@@ -59,10 +66,11 @@ BUGS = [
     ("silence: steps that advance prove nothing", "engine/deadlines.c",
      "if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;", ""),
     ("agents: one that is silent is dead, and so are its trainers (two sets)", "engine/runs/agents.c",
-     "    if (agent->on.count == 0 || !looks_dead(agent)) return false;\n    bool found = false;\n    bool are_dead = gs_witness_of_end(engine, agent);",
-     "    bool found = false;\n    bool are_dead = true;"),
+     "    if (agent->on.count == 0 || !looks_dead(agent)) return false;\n    bool found = false;\n    bool are_dead = gs_witness_of_end(engine, agent);\n" + GIVEN_UP,
+     "    bool found = false;\n    bool are_dead = true;\n" + GIVEN_UP.replace(" && is_within_reach", " && false && is_within_reach")),
     ("agents: connections that were closed are proof of death (two sets)", "engine/runs/agents.c",
-     "bool are_dead = gs_witness_of_end(engine, agent);", "bool are_dead = true;"),
+     "bool are_dead = gs_witness_of_end(engine, agent);\n" + GIVEN_UP,
+     "bool are_dead = true;\n" + GIVEN_UP.replace(" && is_within_reach", " && false && is_within_reach")),
     ("agents: trainers that came back without it are dead", "engine/runs/agents.c",
      "if (gs_agent_holds(agent, member)) continue;", ""),
     ("agents: what it does not run goes on running", "engine/runs/agents.c", "    notice_missing(engine, agent);\n    claim_devices", "    claim_devices"),
