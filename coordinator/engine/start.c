@@ -56,7 +56,7 @@ static void raise_generations(gs_engine *engine, gs_job *job) {
 }
 
 void gs_on_start(gs_engine *engine) {
-    engine->state.ticked_ns = engine->state.now_ns;  // a process may stand still before its first tick
+    engine->state.begun_ns = engine->state.ticked_ns = engine->state.now_ns;  // a process may stand still before its first tick
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_job *job = engine->state.jobs.items[i];
         resume_job(engine, job);

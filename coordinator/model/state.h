@@ -44,6 +44,7 @@ typedef struct gs_state {
     bool draining;          // no new jobs
     bool schedule_needed;   // something ended or became free
     int64_t now_ns, wall_ms;  // of the last event
+    int64_t begun_ns;         // when this life of the coordinator did
     int64_t ticked_ns, swept_ns, sweeps_begun_ns, retained_ns;
     int64_t stood_ns;  // since the last tick this process stood still for so long
     int64_t pace_ns, paced_ns;  // the longest that connections may have been told of late, and when; 0: as always

@@ -187,6 +187,13 @@ void gs_part_saves_end_run(gs_engine *engine, gs_job *job) {
     }
 }
 
+// Where a full disk took no rows, ranks of a later generation than the job's row knows may train, and their workers are about to say
+// so: none is started beside them before they had the time for it that they have behind any start.
+static void await_later_ranks(const gs_engine *engine, gs_job *job, uint32_t left_by) {
+    int64_t until_ns = engine->state.begun_ns + engine->state.timing.grace_ns;
+    if (left_by > job->generation && job->not_before_ns < until_ns) job->not_before_ns = until_ns;
+}
+
 void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
     if (!job) return;
@@ -199,6 +206,7 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
     } else {
         gs_checkpoints_find_disk(engine, job);
         gs_old_copy_note_fence(engine, job, done->left_by);
+        await_later_ranks(engine, job, done->left_by);
     }
     for (size_t i = 0; i < done->num_names; i++) {
         if (!gs_checkpoints_find(&job->checkpoints, done->names[i])) look_for(engine, job, done->names[i], false);

@@ -136,6 +136,33 @@ static void whose_ranks_have_all_ended_is_over_at_once(void **state) {
     assert_int_equal(job_of(play)->restarts, 1);
 }
 
+static int64_t time_to_launch(gs_play *play) {
+    int64_t begin_ns = play->now_ns;
+    gs_play_reopen(play);
+    for (int i = 0; i < 1000 && !(gs_play_run(play) && gs_play_run(play)->phase == GS_RUN_LAUNCHING); i++)
+        gs_play_wait(play, gs_timing_default.tick_ns);
+    return play->now_ns - begin_ns;
+}
+
+// A full disk took no row of it, and where checkpoints lie it has left its fence: its workers may say hello behind the one whose ranks
+// have ended.
+static void a_set_that_the_row_does_not_know_has_time_to_say_that_it_is_there(void **state) {
+    gs_play *play = *state;
+    uint32_t generation = gs_play_run(play)->generation;
+    for (int i = 0; i < GS_PLAY_RANKS; i++) play->ranks[i].is_gone = true;
+    play->left_by = generation;
+    assert_true(time_to_launch(play) < gs_timing_default.grace_ns / 2);
+    gs_play_say_all(play, GS_ON_HELLO);
+    if (gs_play_run(play)->members[0].list_asked) gs_play_say(play, 0, GS_ON_PARAMS);
+    gs_play_say_all(play, GS_ON_READY);
+    gs_play_say_all(play, GS_ON_COMM_UP);
+    gs_play_say_all(play, GS_ON_STEP);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) play->ranks[i].is_gone = true;
+    play->left_by = gs_play_run(play)->generation + 1;
+    assert_true(time_to_launch(play) >= gs_timing_default.grace_ns);
+}
+
 static void a_run_that_never_trained_is_not_kept(void **unused) {
     (void)unused;
     gs_play play;
@@ -159,6 +186,7 @@ int main(void) {
         TEST(who_was_evicted_is_ended_by_the_next_life_too),
         TEST(who_has_ended_is_not_waited_for),
         TEST(whose_ranks_have_all_ended_is_over_at_once),
+        TEST(a_set_that_the_row_does_not_know_has_time_to_say_that_it_is_there),
         cmocka_unit_test(a_run_that_never_trained_is_not_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
