@@ -48,7 +48,7 @@ GS_NODISCARD static inline gs_status gs_device_open(gs_device **out, const char 
 void gs_device_close(gs_device *device);
 
 // How many CUDA devices this process sees; 0 with the reason in `why` where there is no driver, no device,
-// or no CUDA in this build. Touches the driver: the agent asks a child process (worker/agent/device_probe.h).
+// or no CUDA in this build. Touches the driver: the agent asks a child process (worker/agent/host/device_probe.h).
 int gs_cuda_device_count(char *why, size_t why_bytes);
 GS_NODISCARD gs_status gs_cuda_device_facts(gs_device_facts *facts, int ordinal);
 

@@ -67,7 +67,8 @@ ROOMS = {
         "pass": ["state", "models", "data", "telemetry"],
         "trainer": ["pass", "control", "checkpoint", "state", "telemetry", "models", "data", "."],
         "probes": [],
-        "agent": ["probes", "."],
+        "agent/host": ["."],
+        "agent": ["agent/host", "probes", "."],
     },
     "coordinator": {
         "rules": [],
@@ -112,7 +113,7 @@ ROOMS = {
 # file → layers and rooms that it may include besides: the places where a process is put together.
 FILES = {
     "coordinator/main.c": ["api/."],
-    "worker/main.c": ["worker/agent", "worker/trainer"],
+    "worker/main.c": ["worker/agent", "worker/agent/host", "worker/trainer"],
 }
 
 # header → where it may be included
@@ -125,7 +126,7 @@ LIBRARIES = {
     r"curl/curl\.h": "api/cli/http_client.c",
     r"cblas\.h": "kernels/cpu/blas.c",
     r"xxhash\.h": "core/digest.c",
-    r"hwloc\.h": "worker/agent/topology.c",
+    r"hwloc\.h": "worker/agent/host/topology.c",
     r"nccl\.h": "gradsync/comm/nccl/library.c",
     r"cuda[a-z0-9_]*\.h": "kernels/cuda/",
     r"cublas[A-Za-z0-9_]*\.h": "kernels/cuda/",

@@ -10,7 +10,7 @@
 #include "rpc/json/config_file.h"
 #include "rpc/schema/job_spec.h"
 #include "worker/agent/agent.h"
-#include "worker/agent/device_probe.h"
+#include "worker/agent/host/device_probe.h"
 #include "worker/data_address.h"
 #include "worker/exit_code.h"
 #include "worker/trainer/trainer_process.h"

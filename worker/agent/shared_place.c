@@ -134,6 +134,10 @@ void gs_shared_place_set(gs_shared_place *place, const char *directory, const ch
     pthread_mutex_unlock(&place->lock);
 }
 
+bool gs_place_sight_is_apart(const gs_place_sight *sight) {
+    return strcmp(sight->state, "missing") == 0 || strcmp(sight->state, "other") == 0;
+}
+
 gs_place_sight gs_shared_place_sight(gs_shared_place *place) {
     pthread_mutex_lock(&place->lock);
     gs_place_sight sight = place->sight;

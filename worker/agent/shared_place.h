@@ -22,6 +22,8 @@ typedef struct gs_place_sight {
     int64_t num_looks;
 } gs_place_sight;
 
+bool gs_place_sight_is_apart(const gs_place_sight *sight);  // what the coordinator goes by is not seen here: its directory is another one
+
 GS_NODISCARD gs_status gs_shared_place_start(gs_shared_place **out);
 void gs_shared_place_stop(gs_shared_place *place);  // NULL is fine
 

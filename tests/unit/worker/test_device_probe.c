@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "worker/agent/device_probe.h"
-#include "worker/agent/host_devices.h"
+#include "worker/agent/host/device_probe.h"
+#include "worker/agent/host/host_devices.h"
 
 #define TWO_GPUS                                                                              \
     "{\"devices\":[{\"ordinal\":0,\"uuid\":\"GPU-a\",\"name\":\"x\",\"memory_bytes\":1},"     \

@@ -1,4 +1,4 @@
-#include "worker/agent/topology.h"
+#include "worker/agent/host/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 // Which GPUs this host has, asked of a child process: the agent itself never touches a driver, which may
 // hang, crash or keep memory, and its trainers come from a fork.
-#ifndef WORKER_AGENT_DEVICE_PROBE_H
-#define WORKER_AGENT_DEVICE_PROBE_H
+#ifndef WORKER_AGENT_HOST_DEVICE_PROBE_H
+#define WORKER_AGENT_HOST_DEVICE_PROBE_H
 
 #include "core/clock.h"
 #include "core/status.h"

@@ -1,4 +1,4 @@
-#include "worker/agent/device_probe.h"
+#include "worker/agent/host/device_probe.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // The GPUs that an agent gives out: those of the host that its options name, per_slot of them to each slot in
 // order. A slot behind the last full group has none and runs on the CPU.
-#ifndef WORKER_AGENT_HOST_DEVICES_H
-#define WORKER_AGENT_HOST_DEVICES_H
+#ifndef WORKER_AGENT_HOST_HOST_DEVICES_H
+#define WORKER_AGENT_HOST_HOST_DEVICES_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "worker/agent/host_devices.h"
+#include "worker/agent/host/host_devices.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // What this host can compute with: cores that may be used, and how many each trainer gets.
-#ifndef WORKER_AGENT_TOPOLOGY_H
-#define WORKER_AGENT_TOPOLOGY_H
+#ifndef WORKER_AGENT_HOST_TOPOLOGY_H
+#define WORKER_AGENT_HOST_TOPOLOGY_H
 
 typedef struct gs_topology {
     int usable_cores;    // logical ones: affinity mask and cgroup quota
