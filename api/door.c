@@ -229,12 +229,20 @@ static void audit_request(gs_door *door, const gs_http_request *request, const g
 static void note_answer(gs_door *door, const gs_http_request *request, gs_http_response *response,
                         const gs_caller *caller, const char *template, const gs_route *route, bool was_asked) {
     double seconds = gs_seconds_since(request->begin_ns);
-    response->is_known = *caller->id || door->kind == GS_DOOR_OF_FILE ||
-                         (door->kind == GS_DOOR_OF_TOKENS && !gs_token_store_asks(door->services.tokens));
     audit_request(door, request, response, caller, route, was_asked);
     gs_api_metrics_finish(door->services.metrics, request->method, template, response->status,
                           response->stream.read ? -1 : seconds);
     log_request(request, caller, template, response->status, seconds);
+}
+
+// Before it waits for a coordinator: meanwhile his connection would give way as a stranger's that does not read.
+static void note_caller(const gs_door *door, const gs_http_request *request, const gs_caller *caller) {
+    bool asks_nobody = door->kind == GS_DOOR_OF_FILE || (door->kind == GS_DOOR_OF_TOKENS && !gs_token_store_asks(door->services.tokens));
+    const char *header = gs_http_header(request, "Authorization");
+    gs_caller shown;  // what is for everybody has not asked for it
+    bool shows_token = header && door->kind == GS_DOOR_OF_TOKENS &&
+                       gs_token_store_admit(door->services.tokens, &shown, header, GS_ROLE_METRICS).code == GS_OK;
+    if (*caller->id || asks_nobody || shows_token) gs_http_note_known(request);
 }
 
 static void handle_request(void *ctx, const gs_http_request *request, gs_http_response *response) {
@@ -243,8 +251,9 @@ static void handle_request(void *ctx, const gs_http_request *request, gs_http_re
     gs_caller caller = {0};
     const char *template;
     gs_api_metrics_begin(door->services.metrics);
-    bool is_served = admit_request(door, request, response, &match, &caller, &template) &&
-                     check_rate(door, request, response, match.route, &caller);
+    bool is_admitted = admit_request(door, request, response, &match, &caller, &template);
+    note_caller(door, request, &caller);
+    bool is_served = is_admitted && check_rate(door, request, response, match.route, &caller);
     if (is_served) {
         audit_request(door, request, NULL, &caller, match.route, false);
         serve_request(door, request, response, &match, &caller);
@@ -257,7 +266,9 @@ static bool refuse_request(void *ctx, const gs_http_request *request, gs_http_re
     gs_route_match match = {0};
     gs_caller caller = {0};
     const char *template;
-    if (admit_request(door, request, response, &match, &caller, &template)) return false;
+    bool is_admitted = admit_request(door, request, response, &match, &caller, &template);
+    note_caller(door, request, &caller);
+    if (is_admitted) return false;
     gs_api_metrics_begin(door->services.metrics);
     note_answer(door, request, response, &caller, template, match.route, false);
     return true;

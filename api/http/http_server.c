@@ -12,6 +12,7 @@
 
 #include <microhttpd.h>
 
+#include "api/http/progress.h"
 #include "api/http/tls.h"
 #include "core/log.h"
 #include "core/random.h"
@@ -27,6 +28,7 @@ enum {
     DRAIN_REQUESTS = 6,  // what a request may take, so many times: for a block of a stream to be taken
     IDLE_ENOUGH_MS = 1000,
     MOMENT_MS = 300,
+    STUCK_MS = 2000,  // without a byte that was taken
     LEAST_SLACK = 64  // connections that were cut and are not gone yet: the library closes whoever comes when there are more
 };
 
@@ -49,6 +51,8 @@ typedef struct connection_entry {
     bool is_known;     // whose it is
     int64_t begin_ns;
     int64_t idle_ns;   // since when nothing is asked; 0: something is, or was never
+    uint64_t taken_bytes;  // of answers, when they were looked at last
+    int64_t moved_ns;      // since when no more of its answer was taken
 } connection_entry;
 
 struct gs_http_server {
@@ -91,7 +95,8 @@ static void set_phase(gs_http_server *server, struct MHD_Connection *connection,
     pthread_mutex_lock(&server->lock);
     entry->phase = phase;
     entry->idle_ns = 0;
-    entry->cut_at_ns = gs_now_ns() + limit_ns;
+    entry->moved_ns = gs_now_ns();
+    entry->cut_at_ns = entry->moved_ns + limit_ns;
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -104,23 +109,55 @@ static bool is_known_early(const gs_http_server *server, connection_entry *entry
     return entry->is_known;
 }
 
+// Under the lock. That of a stranger, who holds nobody's place by it who has a token.
+static bool is_stuck(connection_entry *entry, int64_t now_ns) {
+    uint64_t taken_bytes = gs_http_taken_bytes(entry->fd);
+    if (taken_bytes != entry->taken_bytes) entry->moved_ns = now_ns;
+    entry->taken_bytes = taken_bytes;
+    return now_ns - entry->moved_ns > STUCK_MS * GS_NS_PER_MS;
+}
+
+// Under the lock. An answer that is not whole is of no use to anybody, and one that nobody reads neither.
+static void cut_off(connection_entry *entry) {
+    bool is_useless = entry->phase == ANSWERING || is_stuck(entry, gs_now_ns());
+    if (is_useless && gs_http_is_untaken(entry->fd)) gs_http_drop_untaken(entry->fd);
+    entry->cut = true;
+    shutdown(entry->fd, SHUT_RDWR);
+}
+
+// Who could give way: of each kind the oldest, or who has been so for longest.
+typedef struct candidates {
+    connection_entry *stuck, *unknown, *answered;  // strangers: who do not read, who wait, who are being answered
+    connection_entry *idle;                        // who are known
+    bool has_strangers;
+} candidates;
+
+// From young to old.
+static void consider(candidates *seen, connection_entry *entry, int64_t now_ns) {
+    seen->has_strangers = seen->has_strangers || !entry->is_known;
+    if (entry->is_known) {
+        bool idles = entry->phase == WAITING && entry->idle_ns && now_ns - entry->idle_ns > IDLE_ENOUGH_MS * GS_NS_PER_MS;
+        if (idles && (!seen->idle || entry->idle_ns < seen->idle->idle_ns)) seen->idle = entry;
+    } else if (entry->phase == WAITING) {
+        seen->unknown = entry;
+    } else if (entry->phase == ANSWERING) {
+        seen->answered = entry;
+        if (is_stuck(entry, now_ns) && (!seen->stuck || entry->moved_ns <= seen->stuck->moved_ns)) seen->stuck = entry;
+    }
+}
+
 // Under the lock. Who gives way to `fresh`, which is the first of the list: they lie in it by age.
 static connection_entry *choose_victim(connection_entry *fresh, bool of_neighbours) {
-    connection_entry *unknown = NULL, *answered = NULL, *idle = NULL;
-    bool has_strangers = false;
-    int64_t idle_enough_ns = gs_now_ns() - IDLE_ENOUGH_MS * GS_NS_PER_MS;
+    candidates seen = {0};
+    int64_t now_ns = gs_now_ns();
     for (connection_entry *entry = fresh->next; entry; entry = entry->next) {
         bool is_neighbour = entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0;
-        if (entry->cut || (of_neighbours && !is_neighbour)) continue;
-        has_strangers = has_strangers || !entry->is_known;
-        if (entry->phase == ANSWERING && !entry->is_known) answered = entry;
-        if (entry->phase != WAITING) continue;
-        if (!entry->is_known) unknown = entry;
-        else if (entry->idle_ns && entry->idle_ns < idle_enough_ns && (!idle || entry->idle_ns < idle->idle_ns)) idle = entry;
+        if (!entry->cut && (!of_neighbours || is_neighbour)) consider(&seen, entry, now_ns);
     }
-    if (unknown) return unknown;
-    if (fresh->is_known && answered) return answered;  // where no stranger waits any more, one who is being told so
-    return idle && !has_strangers ? idle : fresh;  // who is known gives way to no stranger amid strangers
+    if (seen.stuck) return seen.stuck;  // who waits may still come to show a token
+    if (seen.unknown) return seen.unknown;
+    if (seen.answered) return seen.answered;
+    return seen.idle && !seen.has_strangers ? seen.idle : fresh;  // who is known gives way to no stranger amid strangers
 }
 
 // Under the lock. True: somebody gave way.
@@ -141,8 +178,7 @@ static bool make_room(gs_http_server *server, connection_entry *fresh, unsigned 
     // As long as there is room for all, a stranger has a moment to say who he is.
     bool has_just_come = !victim->is_known && gs_now_ns() - victim->begin_ns < MOMENT_MS * GS_NS_PER_MS;
     if (has_just_come && victim != fresh && num_all <= server->options.max_connections) return false;
-    victim->cut = true;
-    shutdown(victim->fd, SHUT_RDWR);
+    cut_off(victim);
     return true;
 }
 
@@ -201,9 +237,9 @@ static void run_watchdog(void *ctx, const atomic_bool *stopping) {
         int64_t now_ns = gs_now_ns();
         int num_cut = 0;
         for (connection_entry *entry = server->connections; entry; entry = entry->next) {
+            if (!entry->cut && !entry->is_known && entry->phase == ANSWERING) is_stuck(entry, now_ns);
             if (entry->cut || entry->phase == STREAMING || now_ns < entry->cut_at_ns) continue;
-            shutdown(entry->fd, SHUT_RDWR);
-            entry->cut = true;
+            cut_off(entry);
             num_cut++;
         }
         if (num_cut > 0 && server->options.refused) {
@@ -214,6 +250,14 @@ static void run_watchdog(void *ctx, const atomic_bool *stopping) {
         gs_cond_wait(&server->changed, &server->lock, gs_deadline_in_ns(period_ns));
     }
     pthread_mutex_unlock(&server->lock);
+}
+
+void gs_http_note_known(const gs_http_request *request) {
+    connection_entry *entry = entry_of(request->connection);
+    if (!entry) return;
+    pthread_mutex_lock(&entry->server->lock);
+    entry->is_known = true;
+    pthread_mutex_unlock(&entry->server->lock);
 }
 
 const char *gs_http_header(const gs_http_request *request, const char *name) {
@@ -369,14 +413,6 @@ static struct MHD_Response *make_response(gs_http_server *server, struct MHD_Con
     return made;
 }
 
-static void note_known(gs_http_server *server, struct MHD_Connection *connection) {
-    connection_entry *entry = entry_of(connection);
-    if (!entry) return;
-    pthread_mutex_lock(&server->lock);
-    entry->is_known = true;
-    pthread_mutex_unlock(&server->lock);
-}
-
 // Takes the response.
 static enum MHD_Result send_response(gs_http_server *server, struct MHD_Connection *connection,
                                      const request_state *state, gs_http_response *response) {
@@ -385,7 +421,6 @@ static enum MHD_Result send_response(gs_http_server *server, struct MHD_Connecti
     gs_http_set_header(response, "Cross-Origin-Resource-Policy", "same-origin");
 
     bool streams = response->stream.read != NULL;
-    if (response->is_known) note_known(server, connection);
     struct MHD_Response *made = make_response(server, connection, response);
     gs_strbuf_release(&response->body);
     if (!made) return MHD_NO;

@@ -70,11 +70,12 @@ typedef struct gs_http_response {
         char name[32], value[224];
     } headers[GS_HTTP_MAX_HEADERS];
     int num_headers;
-    bool is_known;          // whoever asked: his connection is the last to give way to others
     gs_strbuf body;         // owned
     gs_http_stream stream;  // instead of a body when `read` is set
 } gs_http_response;
 
+// Whoever asks: from now on his connection is the last to give way to others. Of a handler, before it waits for anything.
+void gs_http_note_known(const gs_http_request *request);
 // Replaces a header of that name. Line breaks in the value end it.
 void gs_http_set_header(gs_http_response *response, const char *name, const char *value);
 const char *gs_http_response_header(const gs_http_response *response, const char *name);
@@ -85,9 +86,10 @@ typedef struct gs_http_server_options {
     size_t max_body_bytes;     // 0: 1 MiB
     int64_t request_ms;        // from the first byte to the last; 0: 10 s
     int64_t idle_ms;           // between requests; 0: 30 s
-    // Beyond these whoever comes takes the place of the oldest connection that waits and of which nobody knows whose it is, so
-    // that a crowd of strangers shuts nobody out; where all are known, of the one that has idled for longest, a second at least; else
-    // he is cut himself.
+    // Beyond these whoever comes takes the place of a connection of which nobody knows whose it is, so that a crowd of strangers
+    // shuts nobody out: of the one whose answer has not moved for longest, two seconds at least; else of the oldest that waits; else of
+    // the oldest that is being answered. Where all are known, of the one that has idled for longest, a second at least; else he is cut
+    // himself.
     unsigned max_connections;  // 0: 1024, less where the process may not open that many files
     unsigned max_per_address;  // 0: 128; 127.0.0.0/8 is one address, and so is an IPv6 network of 64 bits
     // Whether what has come of a request, unread, shows whose it is: then its connection is the last to give way from now on. Not

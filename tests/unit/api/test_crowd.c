@@ -1,5 +1,6 @@
 // Who gives way where more come than there is room for, and readers that do not read.
 #include <setjmp.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #include "core/clock.h"
 #include "tests/support/http.h"
 
-enum { ROOM = 8, CROWD = 60, ROUNDS = 30, REQUEST_MS = 500 };
+enum { ROOM = 8, CROWD = 60, ROUNDS = 30, REQUEST_MS = 500, LARGE_BYTES = 6 << 20, LATE_MS = 200, LONGER_THAN_STUCK_MS = 2600 };
 
 typedef struct server {
     gs_http_server *http;
@@ -37,9 +38,11 @@ static void close_it(void *ctx) {
 
 static void handle(void *ctx, const gs_http_request *request, gs_http_response *response) {
     response->status = 200;
-    response->is_known = gs_http_header(request, "X-Known") != NULL;
+    if (gs_http_header(request, "X-Known")) gs_http_note_known(request);
     if (strcmp(request->path, "/stream") == 0)
         response->stream = (gs_http_stream){.read = read_for_ever, .close = close_it, .ctx = ctx};
+    else if (strcmp(request->path, "/large") == 0)
+        for (int i = 0; i < LARGE_BYTES / 64; i++) gs_strbuf_puts(&response->body, "0123456789012345678901234567890123456789012345678901234567890123");
     else
         gs_strbuf_puts(&response->body, "answered");
 }
@@ -134,6 +137,92 @@ static void who_has_said_who_he_is_does_not_give_way_unread(void **state) {
         for (int i = 0; i < CROWD; i++) gs_wire_close(&behind[i]);
         gs_wire_close(&known);
     }
+}
+
+// His answer has begun, so it is on its way. It is larger than what the kernels of both ends take of it unread.
+static void ask_and_do_not_read(gs_wire *wire, const char *address, const char *headers) {
+    int few_bytes = 16 << 10;
+    gs_wire_open(wire, address);
+    setsockopt(wire->fd, SOL_SOCKET, SO_RCVBUF, &few_bytes, sizeof few_bytes);
+    ask(wire, "/large", headers);
+    struct pollfd begun = {.fd = wire->fd, .events = POLLIN};
+    assert_int_equal(poll(&begun, 1, 60000), 1);
+}
+
+// Of what waits for him nothing is lost by looking.
+static bool is_cut(const gs_wire *wire) {
+    struct pollfd ended = {.fd = wire->fd, .events = POLLRDHUP};
+    return poll(&ended, 1, 0) > 0;
+}
+
+static bool is_cut_soon(const gs_wire *wire) {
+    gs_deadline deadline = gs_deadline_in_seconds(20);
+    while (!is_cut(wire) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    return is_cut(wire);
+}
+
+static void pass_ms(int64_t ms) {
+    gs_deadline deadline = gs_deadline_in_ms(ms);
+    while (!gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+}
+
+static int count_cut(const gs_wire *wires, int num_wires) {
+    int count = 0;
+    for (int i = 0; i < num_wires; i++) count += is_cut(&wires[i]);
+    return count;
+}
+
+// Nothing shows whose the late one is when it comes, as behind TLS: it is let in by the place of a stranger.
+static void strangers_who_do_not_read_shut_nobody_out(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire strangers[ROOM], late;
+    for (int i = 0; i < ROOM; i++) ask_and_do_not_read(&strangers[i], address, "");
+    pass_ms(LATE_MS + 200);  // more than the moment that a stranger has
+    for (int i = 0; i < 3; i++) {
+        gs_wire_open(&late, address);
+        pass_ms(LATE_MS);
+        assert_true(is_answered(&late, "X-Known: 1\r\n"));
+        assert_true(is_cut_soon(&strangers[i]));
+        gs_wire_close(&late);
+        ask_and_do_not_read(&late, address, "");
+        gs_wire_close(&strangers[i]);
+        strangers[i] = late;
+        pass_ms(LATE_MS + 200);
+    }
+    for (int i = 0; i < ROOM; i++) gs_wire_close(&strangers[i]);
+}
+
+static void who_does_not_read_gives_way_before_who_waits_and_who_reads(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire wires[ROOM], known, late;
+    enum { READS = 0, WAITS, STUCK_FIRST, STUCK_NEXT, OTHERS };
+    ask_and_do_not_read(&known, address, "X-Known: 1\r\n");
+    ask_and_do_not_read(&wires[READS], address, "");
+    ask_and_do_not_read(&wires[STUCK_FIRST], address, "");
+    pass_ms(100);
+    ask_and_do_not_read(&wires[STUCK_NEXT], address, "");
+    char block[16 << 10];
+    gs_deadline deadline = gs_deadline_in_ms(LONGER_THAN_STUCK_MS);
+    while (!gs_deadline_passed(deadline)) {
+        assert_true(recv(wires[READS].fd, block, sizeof block, 0) > 0);
+        gs_sleep_ns(20 * GS_NS_PER_MS);
+    }
+    gs_wire_open(&wires[WAITS], address);
+    for (int i = OTHERS; i < ROOM - 1; i++) gs_wire_open(&wires[i], address);
+    pass_ms(LATE_MS + 200);
+    gs_wire_open(&late, address);
+    assert_true(is_cut_soon(&wires[STUCK_FIRST]));
+    assert_int_equal(count_cut(wires, ROOM - 1), 1);
+    gs_wire_open(&wires[ROOM - 1], address);
+    assert_true(is_cut_soon(&wires[STUCK_NEXT]));
+    assert_int_equal(count_cut(wires, ROOM), 2);
+    assert_false(is_cut(&known));
+    assert_true(is_answered(&late, "X-Known: 1\r\n"));
+    for (int i = 0; i < ROOM; i++) gs_wire_close(&wires[i]);
+    gs_wire_close(&known);
+    gs_wire_close(&late);
 }
 
 static void a_header_is_found_where_its_line_has_come_whole(void **state) {
@@ -245,6 +334,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_crowd_of_strangers_shuts_nobody_out, start, stop),
         cmocka_unit_test_setup_teardown(who_has_said_who_he_is_does_not_give_way_unread, start, stop),
+        cmocka_unit_test_setup_teardown(strangers_who_do_not_read_shut_nobody_out, start, stop),
+        cmocka_unit_test_setup_teardown(who_does_not_read_gives_way_before_who_waits_and_who_reads, start, stop),
         cmocka_unit_test(a_header_is_found_where_its_line_has_come_whole),
         cmocka_unit_test_setup_teardown(a_stranger_has_a_moment_where_there_is_room, start_with_room, stop),
         cmocka_unit_test_setup_teardown(of_the_known_who_idles_longest_gives_way, start, stop),
