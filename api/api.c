@@ -8,6 +8,7 @@
 #include "api/door.h"
 #include "api/http/listener.h"
 #include "api/http/tls.h"
+#include "api/render/openapi.h"
 #include "api/routes/route_call.h"
 #include "api/routes/routes.h"
 #include "core/log.h"
@@ -28,6 +29,7 @@ static gs_status open_services(gs_api *api, const gs_api_options *options) {
     services->begin_ns = gs_now_ns();
     services->routes = gs_routes;
     services->num_routes = gs_num_routes;
+    GS_TRY(gs_shared_document_make(&services->openapi, gs_openapi_document(gs_routes, gs_num_routes)));
     services->metrics = gs_api_metrics_create();
     if (services->metrics) services->slots = gs_stream_slots_create(MAX_STREAMS, services->metrics);
     if (!services->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
@@ -165,5 +167,6 @@ void gs_api_stop(gs_api *api) {
     gs_rates_destroy(api->services.changes);
     gs_token_store_close(api->services.tokens);
     gs_api_metrics_destroy(api->services.metrics);
+    gs_shared_document_release(&api->services.openapi);
     free(api);
 }

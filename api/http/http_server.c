@@ -400,6 +400,8 @@ static struct MHD_Response *make_response(gs_http_server *server, struct MHD_Con
     struct MHD_Response *made;
     if (response->stream.read) {
         made = make_stream(server, connection, response);
+    } else if (response->shared) {
+        made = MHD_create_response_from_buffer(response->shared_bytes, (void *)(uintptr_t)response->shared, MHD_RESPMEM_PERSISTENT);
     } else {
         size_t body_bytes = response->body.len;
         char *body = gs_strbuf_take(&response->body);

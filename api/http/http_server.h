@@ -71,6 +71,8 @@ typedef struct gs_http_response {
     } headers[GS_HTTP_MAX_HEADERS];
     int num_headers;
     gs_strbuf body;         // owned
+    const char *shared;     // in place of a body: borrowed as long as the server serves, and sent without a copy
+    size_t shared_bytes;
     gs_http_stream stream;  // instead of a body when `read` is set
 } gs_http_response;
 

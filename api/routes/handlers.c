@@ -8,7 +8,6 @@
 
 #include "api/http/problem.h"
 #include "api/http/request_fields.h"
-#include "api/render/openapi.h"
 #include "api/render/prometheus.h"
 
 enum { HEALTH_MS = 2000, METRICS_MS = 5000, LOOP_SECONDS = 5 };
@@ -242,8 +241,7 @@ void gs_handle_metrics(gs_route_call *call) {
 }
 
 void gs_handle_openapi(gs_route_call *call) {
-    gs_route_call_answer(call,
-                         gs_openapi_document(call->services->routes, call->services->num_routes));
+    gs_route_call_answer_shared(call, &call->services->openapi);
 }
 
 void gs_handle_problem_page(gs_route_call *call) {

@@ -222,16 +222,24 @@ static bool tag_matches(const char *header, const char *tag) {
     return false;
 }
 
-static void add_tag(gs_route_call *call) {
+static void format_tag(char tag[GS_ENTITY_TAG_BYTES], const char *text, size_t bytes) {
+    snprintf(tag, GS_ENTITY_TAG_BYTES, "\"%016" PRIx64 "\"", gs_hash64(text, bytes, 0));
+}
+
+static void show_tag(gs_route_call *call, const char *tag) {
     gs_http_response *response = call->response;
-    char tag[24];
-    uint64_t hash = gs_hash64(gs_strbuf_text(&response->body), response->body.len, 0);
-    snprintf(tag, sizeof tag, "\"%016" PRIx64 "\"", hash);
     gs_http_set_header(response, "ETag", tag);
     const char *known = gs_http_header(call->request, "If-None-Match");
     if (!known || !tag_matches(known, tag)) return;
     response->status = 304;
+    response->shared = NULL;
     gs_strbuf_clear(&response->body);
+}
+
+static void add_tag(gs_route_call *call) {
+    char tag[GS_ENTITY_TAG_BYTES];
+    format_tag(tag, gs_strbuf_text(&call->response->body), call->response->body.len);
+    show_tag(call, tag);
 }
 
 static void write_escaped(gs_strbuf *out, const char *text) {
@@ -273,6 +281,40 @@ void gs_route_call_answer(gs_route_call *call, gs_json *reply) {
     add_cache_control(call);
     gs_http_answer_json(call->response, call->match->route->success, reply);
     if (call->match->route->etag) add_tag(call);
+}
+
+gs_status gs_shared_document_make(gs_shared_document *out, gs_json *value) {
+    gs_strbuf text = {0};
+    char *encoded = NULL;
+    size_t bytes = 0;
+    gs_status status = gs_json_encode(&encoded, &bytes, value, false);
+    gs_json_release(value);
+    if (status.code) return status;
+    gs_strbuf_add(&text, encoded, bytes);
+    gs_strbuf_puts(&text, "\n");
+    free(encoded);
+    if (gs_strbuf_failed(&text)) {
+        gs_strbuf_release(&text);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
+    }
+    out->bytes = text.len;
+    out->text = gs_strbuf_take(&text);
+    format_tag(out->tag, out->text, out->bytes);
+    return gs_ok();
+}
+
+void gs_shared_document_release(gs_shared_document *document) {
+    free(document->text);
+    *document = (gs_shared_document){0};
+}
+
+void gs_route_call_answer_shared(gs_route_call *call, const gs_shared_document *document) {
+    add_cache_control(call);
+    gs_http_set_header(call->response, "Content-Type", "application/json");
+    call->response->status = call->match->route->success;
+    call->response->shared = document->text;
+    call->response->shared_bytes = document->bytes;
+    if (call->match->route->etag) show_tag(call, document->tag);
 }
 
 void gs_route_call_forward(gs_route_call *call) {

@@ -15,6 +15,19 @@
 #include "rpc/client/rpc_client.h"
 #include "rpc/json/json.h"
 
+#define GS_ENTITY_TAG_BYTES 24
+
+// A document that is the same for whoever asks: encoded once, and kept as long as anybody is served.
+typedef struct gs_shared_document {
+    char *text;
+    size_t bytes;
+    char tag[GS_ENTITY_TAG_BYTES];
+} gs_shared_document;
+
+// `value` is taken.
+GS_NODISCARD gs_status gs_shared_document_make(gs_shared_document *out, gs_json *value);
+void gs_shared_document_release(gs_shared_document *document);
+
 typedef struct gs_api_services {  // borrowed by all requests
     gs_rpc_client *client;
     gs_api_metrics *metrics;
@@ -23,8 +36,9 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_token_store *tokens;
     gs_sessions *sessions;
     gs_rates *changes;  // of each token
-    const gs_route *routes;  // the table, for the document about it
+    const gs_route *routes;
     size_t num_routes;
+    gs_shared_document openapi;  // about them; owned by whoever owns these services
     bool is_behind_proxy;  // which encrypts for us: what browsers keep is for encrypted connections
     bool hosted;  // by the coordinator: its loop is this process's loop
     int64_t begin_ns;
@@ -55,5 +69,7 @@ bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *req
 void gs_route_call_forward(gs_route_call *call);
 // Answers with the route's success code; `reply` is taken.
 void gs_route_call_answer(gs_route_call *call, gs_json *reply);
+// The same of a document that outlives the answer, without a copy.
+void gs_route_call_answer_shared(gs_route_call *call, const gs_shared_document *document);
 
 #endif

@@ -209,6 +209,24 @@ static void tag_makes_polling_cheap(void **state) {
     gs_wire_response_release(&response);
 }
 
+static void the_document_of_the_api_is_the_same_for_all(void **state) {
+    char tag[512], headers[600];
+    gs_wire_response first = ask(*state, "GET /openapi.json", "", NULL);
+    assert_int_equal(first.status, 200);
+    assert_header(&first, "Content-Type", "application/json");
+    assert_true(gs_wire_header(&first, "ETag", tag));
+    assert_true(strlen(first.body) > 50000 && strcmp(first.body + strlen(first.body) - 2, "}\n") == 0);
+    gs_wire_response again = ask(*state, "GET /openapi.json", "", NULL);
+    assert_string_equal(again.body, first.body);
+    gs_wire_response_release(&again);
+    snprintf(headers, sizeof headers, "If-None-Match: %s\r\n", tag);
+    again = ask(*state, "GET /openapi.json", headers, NULL);
+    assert_int_equal(again.status, 304);
+    assert_string_equal(again.body, "");
+    gs_wire_response_release(&again);
+    gs_wire_response_release(&first);
+}
+
 static void next_page_is_linked(void **state) {
     fake_answer(*state, GS_LIST_JOBS, GS_OK, "", "{\"items\":[],\"next_cursor\":\"a+b/c\"}");
     gs_wire_response response = ask(*state, "GET /v1/jobs?limit=2", "", NULL);
@@ -525,6 +543,7 @@ int main(void) {
         TEST(replayed_submission_says_so),
         TEST(dry_run_creates_nothing),
         TEST(tag_makes_polling_cheap),
+        TEST(the_document_of_the_api_is_the_same_for_all),
         TEST(next_page_is_linked),
         TEST(refused_parameter_of_a_get_is_no_invalid_document),
         TEST(loss_that_is_not_a_number_is_valid_json),

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 
 #include "api/render/openapi.h"
+#include "api/routes/handlers.h"
+#include "api/routes/route_call.h"
 #include "api/routes/routes.h"
 #include "tests/support/temp_dir.h"
 
@@ -74,6 +76,35 @@ static void operations_have_names_of_their_own(void **state) {
             assert_string_not_equal(gs_routes[i].operation, gs_routes[j].operation);
 }
 
+// Whoever asks, and however often: the same bytes in the same place, and no work.
+static void it_is_made_once_and_answered_without_a_copy(void **state) {
+    (void)state;
+    gs_api_services services = {.routes = gs_routes, .num_routes = gs_num_routes};
+    assert_int_equal(gs_shared_document_make(&services.openapi, gs_openapi_document(gs_routes, gs_num_routes)).code, GS_OK);
+    gs_route_match match;
+    gs_route_find(&match, gs_routes, gs_num_routes, "GET", "/openapi.json");
+    assert_non_null(match.route);
+    for (int i = 0; i < 2; i++) {
+        gs_http_request request = {.method = "GET", .path = "/openapi.json"};
+        gs_http_response response = {0};
+        gs_route_call call = {.services = &services, .request = &request, .response = &response, .match = &match};
+        gs_handle_openapi(&call);
+        assert_int_equal(response.status, 200);
+        assert_ptr_equal(response.shared, services.openapi.text);
+        assert_int_equal(response.shared_bytes, services.openapi.bytes);
+        assert_int_equal(response.body.len, 0);
+        assert_string_equal(gs_http_response_header(&response, "ETag"), services.openapi.tag);
+        assert_string_equal(gs_http_response_header(&response, "Content-Type"), "application/json");
+        assert_string_equal(gs_http_response_header(&response, "Cache-Control"), "no-cache");
+    }
+    gs_json *parsed = NULL;
+    assert_int_equal(services.openapi.text[services.openapi.bytes - 1], '\n');
+    assert_int_equal(gs_json_parse(&parsed, services.openapi.text, services.openapi.bytes).code, GS_OK);
+    assert_string_equal(gs_json_string_or(parsed, "openapi", ""), "3.1.0");
+    gs_json_release(parsed);
+    gs_shared_document_release(&services.openapi);
+}
+
 // Each schema in the document is a JSON Schema, says another implementation.
 static void schemas_are_json_schemas(void **state) {
     (void)state;
@@ -101,6 +132,7 @@ int main(void) {
         cmocka_unit_test(a_flag_may_be_without_a_value),
         cmocka_unit_test(job_fields_are_described),
         cmocka_unit_test(operations_have_names_of_their_own),
+        cmocka_unit_test(it_is_made_once_and_answered_without_a_copy),
         cmocka_unit_test(schemas_are_json_schemas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
