@@ -98,4 +98,45 @@ PYTHON
 python3 "$run/neighbours.py" "${server#http://}" "$calm" || fail "an address beyond its limit"
 curl -fsS -H "Authorization: Bearer $admin" "$server/metrics" >"$run/metrics"
 grep -Eq '^gradsync_http_refused_total\{reason="crowd"\} [1-9]' "$run/metrics" || fail "they are not counted"
+
+claim "strangers who ask for much and read nothing give way, also to who says only later who he is"
+cat >"$run/readers.py" <<'PYTHON'
+import http.client, select, socket, sys, time
+host, token = sys.argv[1:]
+name, port = host.rsplit(":", 1)
+# 300 answers are more than the kernels of both ends take of them unread.
+much = b"GET /openapi.json HTTP/1.1\r\nHost: %s\r\n\r\n" % host.encode() * 300
+def stranger():
+    fd = socket.socket()
+    fd.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    fd.settimeout(60)
+    fd.connect((name, int(port)))
+    fd.sendall(much)
+    return fd
+def is_cut(fd):
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(0))
+strangers = [stranger() for _ in range(128)]
+for fd in strangers:
+    assert select.select([fd], [], [], 60)[0], "nothing was answered"
+time.sleep(3)  # long enough that none of their answers moves any more
+times = []
+for i in range(20):
+    fresh = http.client.HTTPConnection(host, timeout=60)
+    fresh.connect()
+    time.sleep(0.1)  # behind TLS it would be longer
+    begin = time.monotonic()
+    fresh.request("GET", "/v1/jobs", headers={"Authorization": "Bearer " + token})
+    answer = fresh.getresponse()
+    answer.read()
+    times.append((time.monotonic() - begin) * 1000)
+    assert answer.status == 200, answer.status
+    fresh.close()
+    strangers.append(stranger())
+cut = sum(is_cut(fd) for fd in strangers)
+assert cut >= 10, f"{cut} were cut"
+print(f"{cut} of {len(strangers)} gave way; who has a token was answered within {max(times):.0f} ms")
+PYTHON
+python3 "$run/readers.py" "${server#http://}" "$calm" || fail "an address whose strangers do not read"
 echo "passed: limits of the API"

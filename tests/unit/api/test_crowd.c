@@ -225,6 +225,21 @@ static void who_does_not_read_gives_way_before_who_waits_and_who_reads(void **st
     gs_wire_close(&late);
 }
 
+static void who_is_known_keeps_his_place_without_reading(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire known[ROOM], late;
+    for (int i = 0; i < ROOM; i++) ask_and_do_not_read(&known[i], address, "X-Known: 1\r\n");
+    for (int i = 0; i < 2; i++) {
+        pass_ms(LONGER_THAN_STUCK_MS);
+        gs_wire_open(&late, address);
+        assert_true(gs_wire_wait_close(&late));
+        assert_int_equal(count_cut(known, ROOM), 0);
+        gs_wire_close(&late);
+    }
+    for (int i = 0; i < ROOM; i++) gs_wire_close(&known[i]);
+}
+
 static void a_header_is_found_where_its_line_has_come_whole(void **state) {
     (void)state;
     static const char whole[] = "GET /a: HTTP/1.1\r\nHost: x\r\nAUTHORIZATION:\t Bearer gst_1 \r\nAuthorization: Bearer other\r\n\r\nCookie: a=b\r\n";
@@ -336,6 +351,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(who_has_said_who_he_is_does_not_give_way_unread, start, stop),
         cmocka_unit_test_setup_teardown(strangers_who_do_not_read_shut_nobody_out, start, stop),
         cmocka_unit_test_setup_teardown(who_does_not_read_gives_way_before_who_waits_and_who_reads, start, stop),
+        cmocka_unit_test_setup_teardown(who_is_known_keeps_his_place_without_reading, start, stop),
         cmocka_unit_test(a_header_is_found_where_its_line_has_come_whole),
         cmocka_unit_test_setup_teardown(a_stranger_has_a_moment_where_there_is_room, start_with_room, stop),
         cmocka_unit_test_setup_teardown(of_the_known_who_idles_longest_gives_way, start, stop),
