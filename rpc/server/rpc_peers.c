@@ -54,6 +54,7 @@ static void mark_closed(gs_rpc_peers *peers, gs_rpc_connection *connection) {
 static void read_events_of(gs_rpc_peers *peers, gs_rpc_side side) {
     int event, fd;
     while (gs_zmq_next_event(&peers->sockets[side], &event, &fd)) {
+        gs_port_watch_note(&peers->watch, event);
         if (event == ZMQ_EVENT_ACCEPTED) {
             if (!gs_u64_map_set(&peers->live_fds, key_of_fd(fd), &live_mark)) continue;
         } else if (event == ZMQ_EVENT_DISCONNECTED) {

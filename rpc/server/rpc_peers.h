@@ -16,6 +16,7 @@
 
 #include "core/clock.h"
 #include "rpc/server/key_gate.h"
+#include "rpc/server/port_watch.h"
 #include "rpc/server/rpc_peer.h"
 #include "core/u64_map.h"
 #include "rpc/wire/zmq_socket.h"
@@ -72,7 +73,9 @@ typedef struct gs_rpc_peers {
     uint32_t coordinator_epoch;  // goes out in every header
     TAILQ_HEAD(, gs_rpc_connection) connections;
     TAILQ_HEAD(, gs_rpc_session) absent;
+    // live_fds: what ZeroMQ has accepted and not closed, as many as this process may open; by_fd: of these who was heard.
     gs_u64_map by_route, by_fd, live_fds, sessions;
+    gs_port_watch watch;
     size_t num_absent;
     uint64_t last_connection, last_session;
     uint64_t seed;  // of keys of sessions: who shows a token chooses it

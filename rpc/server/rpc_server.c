@@ -52,8 +52,9 @@ static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *end
 }
 
 static gs_status open_socket(gs_zmq_socket *socket, gs_rpc_context *context) {
-    GS_TRY(gs_zmq_socket_open(socket, context, ZMQ_ROUTER,
-                              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED));
+    // Not ZMQ_EVENT_ACCEPT_FAILED: without a free descriptor libzmq tries again at once, for ever, and each try would wait here to be
+    // read. None of these comes more than three times of a connection.
+    GS_TRY(gs_zmq_socket_open(socket, context, ZMQ_ROUTER, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | GS_ZMQ_HANDSHAKE_FAILED));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_SNDHWM, 1024));  // the queue of each peer
     // What one peer may have waiting here: ten seconds of a trainer. With 10,000 of them it is
@@ -198,6 +199,7 @@ static void keep_house(gs_rpc_server *server, bool input_left) {
     if (server->now_ns - server->housekept_ns < HOUSEKEEPING_NS) return;
     server->housekept_ns = server->now_ns;
     gs_rpc_peers_judge(&server->peers);
+    gs_port_watch_look(&server->peers.watch, server->peers.live_fds.count, server->peers.by_fd.count, server->now_ns);
     // Who waits to be read is not silent.
     if (!input_left) gs_rpc_peers_mark_silent(&server->peers, server->now_ns);
     gs_rpc_session *session;
@@ -263,5 +265,9 @@ void gs_rpc_server_get_stats(const gs_rpc_server *server, gs_rpc_server_stats *s
                                    .lost = server->num_lost};
     memcpy(stats->received, intake->received, sizeof stats->received);
     stats->connections = server->peers.by_route.count;
+    stats->accepted = server->peers.watch.num_accepted;
+    stats->failed_handshakes = server->peers.watch.num_failed;
+    stats->heard = server->peers.by_fd.count;
+    stats->silent = server->peers.live_fds.count - server->peers.by_fd.count;
     stats->calls_open = server->calls.num_open;
 }

@@ -57,6 +57,8 @@ typedef struct gs_rpc_server_stats {
     uint64_t revoked;  // connections whose keys ended
     uint64_t cut;   // ends of streams that were sent without what they say: too much of them waits
     uint64_t lost;  // connections that the peer closed, or that fell silent
+    uint64_t accepted, failed_handshakes;  // connections by TCP, whoever made them; of which nothing came
+    size_t heard, silent;  // of those that are open, who have said something that counts, and who have not
     size_t connections, calls_open;
 } gs_rpc_server_stats;
 void gs_rpc_server_get_stats(const gs_rpc_server *server, gs_rpc_server_stats *stats);

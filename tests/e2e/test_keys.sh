@@ -48,6 +48,26 @@ wait_for 20 "the count" metrics_say 'gradsync_control_connections_refused_total\
 same "$(get /v1/workers | jq '.items | length')" 0 "workers"
 kill "$plain_pid" "$worker_pid" 2>/dev/null || true
 
+claim "connections that say nothing are seen, and so is that nothing came of them"
+handshakes() { get /metrics | sed -n 's/^gradsync_control_connections_refused_total{reason="handshake"} //p'; }
+before=$(handshakes)
+exec {silence}< <(python3 - "${control##*:}" <<'PYTHON'
+import socket, sys, time
+there = [socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60) for _ in range(30)]
+print("there", flush=True)
+time.sleep(60)
+PYTHON
+)
+silent_pid=$!
+pids+=("$silent_pid")
+read -r -t 60 <&"$silence"
+have_failed() { [ "$(handshakes)" -ge $((${before%.*} + 30)) ]; }
+wait_for 20 "30 handshakes that came to nothing" have_failed
+wait_for 20 "nobody who is silent" metrics_say '^gradsync_control_connections\{state="silent"\} 0'
+metrics_say '^gradsync_control_connections_accepted_total [3-9][0-9]' || fail "not counted: $(get /metrics | grep control_connections)"
+kill "$silent_pid" 2>/dev/null || true
+exec {silence}<&-
+
 claim "who has a key is the worker that it names, and no other"
 cli key new alpha --role worker --out "$run/alpha.key" 2>/dev/null
 same "$(stat -c %a "$run/alpha.key")" 600 "mode of a key"

@@ -28,7 +28,9 @@ FAMILY(gradsync_control_messages_total, "Messages of the control plane.", GS_COU
 FAMILY(gradsync_log_lines_dropped_total, "Log lines that standard error did not take in time.", GS_COUNTER, NULL);
 FAMILY(gradsync_control_messages_dropped_total, "Messages that were refused.", GS_COUNTER, "reason");
 FAMILY(gradsync_control_messages_repeated_total, "Requests that came again.", GS_COUNTER, NULL);
-FAMILY(gradsync_control_connections_refused_total, "Connections whose key was not let in, or was let in no longer.", GS_COUNTER, "reason");
+FAMILY(gradsync_control_connections, "Open connections of the control port by TCP, by whether they have said something that counts.", GS_GAUGE, "state");
+FAMILY(gradsync_control_connections_accepted_total, "Connections of the control port by TCP, whoever made them.", GS_COUNTER, NULL);
+FAMILY(gradsync_control_connections_refused_total, "Connections whose key was not let in, or was let in no longer, or whose handshake came to nothing.", GS_COUNTER, "reason");
 FAMILY(gradsync_control_connections_lost_total, "Connections that were closed or fell silent.", GS_COUNTER,
        NULL);
 FAMILY(gradsync_coordinator_epoch, "Starts of the coordinator so far.", GS_GAUGE, NULL);
@@ -138,10 +140,16 @@ static void refresh_control(gs_observer *observer) {
     const struct {
         const char *reason;
         uint64_t count;
-    } refusals[] = {{"unknown_key", gate.refused_unknown}, {"ended_key", gate.refused_ended}, {"revoked", stats.revoked}};
+    } refusals[] = {{"unknown_key", gate.refused_unknown},
+                    {"ended_key", gate.refused_ended},
+                    {"revoked", stats.revoked},
+                    {"handshake", stats.failed_handshakes}};
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++)
         gs_metric_set(series_of(observer, &gradsync_control_connections_refused_total, refusals[i].reason, NULL, NULL),
                       (double)refusals[i].count);
+    gs_metric_set(series_of(observer, &gradsync_control_connections, "heard", NULL, NULL), (double)stats.heard);
+    gs_metric_set(series_of(observer, &gradsync_control_connections, "silent", NULL, NULL), (double)stats.silent);
+    set(observer, &gradsync_control_connections_accepted_total, (double)stats.accepted);
     set(observer, &gradsync_control_messages_repeated_total, (double)stats.repeated);
     set(observer, &gradsync_control_connections_lost_total, (double)stats.lost);
     set(observer, &gradsync_coordinator_epoch, observer->state->cluster.epoch);

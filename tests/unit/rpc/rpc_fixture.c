@@ -133,6 +133,10 @@ static void publish_stats(rpc_fixture *fixture) {
     atomic_store(&fixture->calls_open, stats.calls_open);
     atomic_store(&fixture->sent, stats.sent);
     atomic_store(&fixture->flood, stats.dropped_flood);
+    atomic_store(&fixture->accepted, stats.accepted);
+    atomic_store(&fixture->failed_handshakes, stats.failed_handshakes);
+    atomic_store(&fixture->heard, stats.heard);
+    atomic_store(&fixture->silent, stats.silent);
     atomic_store(&fixture->num_gone_peers, (int)stats.lost);
 }
 

@@ -24,7 +24,7 @@ typedef struct rpc_fixture {
     atomic_bool release_held, paused, flood_streams;
     atomic_bool echo_ends_streams;  // GetJob ends all that Watch kept, before it answers
     atomic_bool all_end_with_one;  // a held call that is gone ends the others, as a lost rank does
-    atomic_ullong malformed, stale, repeated, connections, calls_open, sent, flood;
+    atomic_ullong malformed, stale, repeated, connections, calls_open, sent, flood, accepted, failed_handshakes, heard, silent;
     // Of the server's thread.
     gs_status refused_item;  // the last
     gs_rpc_call_handle *held[MAX_HELD], *streams[MAX_HELD];

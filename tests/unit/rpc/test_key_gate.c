@@ -39,7 +39,7 @@ typedef struct stage {
     gs_key_file server_key, files[NUM_KEYS];
     gs_known_key known[NUM_KEYS];
     atomic_int handled;
-    atomic_ullong refused, revoked, lost;
+    atomic_ullong refused, revoked, lost, failed_handshakes, silent;
     char caller[GS_KEY_NAME_BYTES];  // of the last call; read behind its answer
 } stage;
 
@@ -70,6 +70,8 @@ static void run(void *ctx, const atomic_bool *stopping) {
         atomic_store(&it->refused, stats.refused);
         atomic_store(&it->revoked, stats.revoked);
         atomic_store(&it->lost, stats.lost);
+        atomic_store(&it->failed_handshakes, stats.failed_handshakes);
+        atomic_store(&it->silent, stats.silent);
     }
 }
 
@@ -201,6 +203,34 @@ static void strangers_are_not_let_in(void **state) {
     gs_rpc_client_close(stranger);
     gs_rpc_client_close(lost);
     assert_int_equal(atomic_load(&it.handled), 0);
+    close_stage(&it);
+}
+
+// A connection whose key is not let in is one of the gate's, and none whose handshake came to nothing.
+static void a_refused_connection_is_counted_by_its_reason_alone(void **state) {
+    (void)state;
+    stage it = {0};
+    open_stage(&it);
+    gs_key_file unknown = it.files[0];
+    assert_ok(gs_curve_pair_draw(&unknown.pair));
+    gs_rpc_client *stranger = open_client(&it, &unknown, 0);
+    wait_refused(stranger, GS_RPC_KEY_REFUSED);
+    gs_rpc_client_close(stranger);
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (atomic_load(&it.silent) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_int_equal(atomic_load(&it.silent), 0);
+    gs_key_gate_stats stats;
+    gs_key_gate_get_stats(it.gate, &stats);
+    assert_true(stats.refused_unknown >= 1);
+    assert_int_equal(atomic_load(&it.failed_handshakes), 0);
+    gs_rpc_client *plain = open_client(&it, NULL, 0);  // another mechanism: nobody is asked
+    wait_refused(plain, GS_RPC_OTHER_SERVER);
+    gs_rpc_client_close(plain);
+    while (!atomic_load(&it.failed_handshakes) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_true(atomic_load(&it.failed_handshakes) >= 1);
+    uint64_t refused = stats.refused_unknown;
+    gs_key_gate_get_stats(it.gate, &stats);
+    assert_int_equal(stats.refused_unknown, refused);
     close_stage(&it);
 }
 
@@ -559,6 +589,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_method_is_for_the_roles_that_it_names),
         cmocka_unit_test(strangers_are_not_let_in),
+        cmocka_unit_test(a_refused_connection_is_counted_by_its_reason_alone),
         cmocka_unit_test(another_version_is_read_of_nobody_who_may_not_say_it),
         cmocka_unit_test(without_a_handler_no_handshake_succeeds),
         cmocka_unit_test(the_key_of_a_rank_is_that_rank_alone),

@@ -1,6 +1,8 @@
 // The server against peers that die, stop, lie or talk nonsense.
 #include "rpc/server/rpc_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -8,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -616,6 +619,34 @@ static void who_does_not_read_is_sent_no_more_than_a_bound(void **state) {
     stop_fixture(&fixture);
 }
 
+// They say nothing: ZeroMQ lets them in, and ends them when their handshake takes too long, or they do.
+static void connections_that_say_nothing_are_counted(void **state) {
+    (void)state;
+    enum { NUM_SILENT = 20 };
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    gs_rpc_client *client = open_client(&fixture);
+    wait_for_total(&fixture.heard, 1);
+    unsigned long long accepted = atomic_load(&fixture.accepted), failed = atomic_load(&fixture.failed_handshakes);
+    int silent[NUM_SILENT];
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(fixture.endpoint, ':') + 1));
+    for (int i = 0; i < NUM_SILENT; i++) {
+        silent[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(silent[i], (struct sockaddr *)&to, sizeof to), 0);
+    }
+    wait_for_total(&fixture.silent, NUM_SILENT);
+    assert_int_equal(atomic_load(&fixture.heard), 1);
+    assert_int_equal(atomic_load(&fixture.accepted), accepted + NUM_SILENT);
+    for (int i = 0; i < NUM_SILENT / 2; i++) close(silent[i]);
+    wait_for_total(&fixture.failed_handshakes, failed + NUM_SILENT);  // half of them by their time
+    wait_for_total(&fixture.silent, 0);
+    assert_int_equal(atomic_load(&fixture.heard), 1);
+    for (int i = NUM_SILENT / 2; i < NUM_SILENT; i++) close(silent[i]);
+    gs_rpc_client_close(client);
+    stop_fixture(&fixture);
+}
+
 static void reconnecting_often_leaks_nothing(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -655,6 +686,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(stream_that_ends_on_a_connection_given_up_is_told),
         cmocka_unit_test(message_of_very_many_frames_is_dropped_whole),
         cmocka_unit_test(who_does_not_read_is_sent_no_more_than_a_bound),
+        cmocka_unit_test(connections_that_say_nothing_are_counted),
         cmocka_unit_test(reconnecting_often_leaks_nothing),
     };
     return cmocka_run_group_tests_name("rpc server", tests, NULL, NULL);
