@@ -109,11 +109,15 @@ static bool is_known_early(const gs_http_server *server, connection_entry *entry
     return entry->is_known;
 }
 
-// Under the lock. That of a stranger, who holds nobody's place by it who has a token.
-static bool is_stuck(connection_entry *entry, int64_t now_ns) {
+// Under the lock.
+static void note_progress(connection_entry *entry, int64_t now_ns) {
     uint64_t taken_bytes = gs_http_taken_bytes(entry->fd);
     if (taken_bytes != entry->taken_bytes) entry->moved_ns = now_ns;
     entry->taken_bytes = taken_bytes;
+}
+
+static bool is_stuck(connection_entry *entry, int64_t now_ns) {
+    note_progress(entry, now_ns);
     return now_ns - entry->moved_ns > STUCK_MS * GS_NS_PER_MS;
 }
 
@@ -237,7 +241,7 @@ static void run_watchdog(void *ctx, const atomic_bool *stopping) {
         int64_t now_ns = gs_now_ns();
         int num_cut = 0;
         for (connection_entry *entry = server->connections; entry; entry = entry->next) {
-            if (!entry->cut && !entry->is_known && entry->phase == ANSWERING) is_stuck(entry, now_ns);
+            if (!entry->cut && !entry->is_known && entry->phase == ANSWERING) note_progress(entry, now_ns);
             if (entry->cut || entry->phase == STREAMING || now_ns < entry->cut_at_ns) continue;
             cut_off(entry);
             num_cut++;

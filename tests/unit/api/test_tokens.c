@@ -443,6 +443,47 @@ static void a_stream_ends_with_its_token_and_others_go_on(void **state) {
     gs_wire_close(&logs);
 }
 
+static void say(gs_wire *wire, const guarded *here, const char *address, const char *path) {
+    char request[256];
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n\r\n", path, address, here->secrets[1]);
+    gs_wire_send(wire, request);
+}
+
+// Until it answers nothing comes to whoever asked, as to a stranger who reads nothing; and what he showed was read long ago.
+static void who_waits_for_the_coordinator_keeps_his_place(void **state) {
+    enum { PLACES = 4, MORE_THAN_A_MOMENT_MS = 400 };
+    guarded *here = *state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/tokens.json", here->dir);
+    gs_rpc_context *context = NULL;
+    gs_api *api = NULL;
+    must(gs_rpc_context_create(&context));
+    gs_api_options options = {.http_address = "127.0.0.1:0", .context = context, .rpc_endpoint = "tcp://127.0.0.1:1",  // where nobody is
+                              .tokens_path = path, .require_token = true, .max_per_address = PLACES};
+    must(gs_api_start(&api, &options));
+    gs_wire known[PLACES], stranger;
+    for (int i = 0; i < PLACES - 1; i++) {
+        gs_wire_open(&known[i], gs_api_address(api));
+        say(&known[i], here, gs_api_address(api), "/v1/whoami");
+        assert_true(gs_wire_wait(&known[i], "viewer"));
+    }
+    gs_wire_open(&known[PLACES - 1], gs_api_address(api));
+    say(&known[PLACES - 1], here, gs_api_address(api), "/v1/jobs");
+    gs_sleep_ns(MORE_THAN_A_MOMENT_MS * GS_NS_PER_MS);
+    gs_wire_open(&stranger, gs_api_address(api));
+    assert_true(gs_wire_wait_close(&stranger));
+    assert_true(gs_wire_wait(&known[PLACES - 1], "coordinator_unavailable"));
+    for (int i = 0; i < PLACES; i++) {
+        gs_strbuf_clear(&known[i].received);
+        say(&known[i], here, gs_api_address(api), "/v1/whoami");
+        assert_true(gs_wire_wait(&known[i], "viewer"));
+        gs_wire_close(&known[i]);
+    }
+    gs_wire_close(&stranger);
+    gs_api_stop(api);
+    gs_rpc_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_operation_takes_whom_its_document_says, start, stop),
@@ -457,6 +498,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(sessions_are_among_a_tokens_changes, start, stop),
         cmocka_unit_test_setup_teardown(what_is_no_session_is_none, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_its_token_and_others_go_on, start, stop),
+        cmocka_unit_test_setup_teardown(who_waits_for_the_coordinator_keeps_his_place, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
