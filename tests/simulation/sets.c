@@ -36,6 +36,7 @@ typedef struct job_sets {
     bool is_given_up, has_liar;
     uint32_t least;       // adopted: its generations begin there
     uint32_t least_then;  // the same, once people are told that it is: those that train on may meet the next ones of who commanded them
+    bool is_tried;        // adopted, and the disk has not said that this is written
 } job_sets;
 
 // What survivors of a generation are told.
@@ -70,13 +71,19 @@ void sets_destroy(sim_world *world) {
     free(world->sets);
 }
 
-static job_sets *know(sim_world *world, uint64_t id) {
-    sim_sets *sets = world->sets;
+static job_sets *find_job(sim_sets *sets, uint64_t id) {
     for (int i = 0; i < sets->num_jobs; i++) {
         if (sets->jobs[i].id == id) return &sets->jobs[i];
     }
+    return NULL;
+}
+
+static job_sets *know(sim_world *world, uint64_t id) {
+    sim_sets *sets = world->sets;
+    job_sets *job = find_job(sets, id);
+    if (job) return job;
     if (sets->num_jobs == MAX_JOBS) abort();
-    job_sets *job = &sets->jobs[sets->num_jobs++];
+    job = &sets->jobs[sets->num_jobs++];
     job->id = id;
     return job;
 }
@@ -128,16 +135,24 @@ void sets_forget_numbers(sim_world *world) {
 bool sets_have_lost_numbers(const sim_world *world) { return world->sets->numbers_are_lost; }
 
 bool sets_are_given_up(const sim_world *world, uint64_t id) {
-    for (int i = 0; i < world->sets->num_jobs; i++) {
-        if (world->sets->jobs[i].id == id) return world->sets->jobs[i].is_given_up;
-    }
-    return false;
+    const job_sets *job = find_job(world->sets, id);
+    return job && job->is_given_up;
+}
+
+// An adoption that was not written is none where the job's row is one of before, which could not be read while people tried. One that the
+// disk has refused may be there all the same, and binds then.
+static void judge_try(sim_sets *sets, const gs_job *job) {
+    job_sets *known = find_job(sets, job->id);
+    if (!known || !known->is_tried) return;
+    known->is_tried = false;
+    if (strcmp(job->reason, "Adopted") != 0) known->least = known->least_then = 0;
 }
 
 // Where rows are others than a moment ago, the newest generation is the one that they name.
 void sets_begin_life(sim_world *world, const gs_state *state) {
     for (size_t i = 0; i < state->jobs.count; i++) {
         const gs_job *job = state->jobs.items[i];
+        judge_try(world->sets, job);
         // What its row does not know of has not trained, or the disk took no row of it: it waits for the end of the run that it knows.
         if (world->sets->rows_are_others || job->run) know(world, job->id)->generation = job->generation;
     }
@@ -154,6 +169,7 @@ static void adopt(sim_world *world, const gs_job *job) {
     job_sets *known = know(world, job->id);
     known->generation = job->generation;
     known->least = known->least_then = 0;
+    known->is_tried = true;
     for (const sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
         if (trainer->peer.job != job->id) continue;
         const gs_run *run = job->run;
@@ -170,17 +186,13 @@ void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up
 void sets_lied_to(sim_world *world, uint64_t id) { know(world, id)->has_liar = true; }
 
 bool sets_have_liar(const sim_world *world, uint64_t id) {
-    for (int i = 0; i < world->sets->num_jobs; i++) {
-        if (world->sets->jobs[i].id == id) return world->sets->jobs[i].has_liar;
-    }
-    return false;
+    const job_sets *job = find_job(world->sets, id);
+    return job && job->has_liar;
 }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {
-    for (int i = 0; i < world->sets->num_jobs; i++) {
-        if (world->sets->jobs[i].id == id) return world->sets->jobs[i].step;
-    }
-    return 0;
+    const job_sets *job = find_job(world->sets, id);
+    return job ? job->step : 0;
 }
 
 static bool is_of_trainer(gs_engine_event_kind kind) { return kind >= GS_ON_PARAMS && kind <= GS_ON_READY_ORDER; }
@@ -189,12 +201,18 @@ static bool is_bound(gs_engine_event_kind kind) {
     return is_of_trainer(kind) && kind != GS_ON_PARAMS && kind != GS_ON_HEARTBEAT && kind != GS_ON_CHECKPOINTED && kind != GS_ON_BYE;
 }
 
+static void see_stored(sim_sets *sets, const gs_completion *done) {
+    job_sets *job = done->stored == GS_STORED_JOB && !done->status.code ? find_job(sets, done->job) : NULL;
+    if (job) job->is_tried = false;
+}
+
 // Of a trainer that is known to have ended, of none, or of another generation than its job's newest.
 void sets_see_event(sim_world *world, const gs_engine_event *event) {
     sim_sets *sets = world->sets;
     const gs_state *state = coordinator_state(world);
     sets->is_stale = false;
     sets->num_settled = 0;
+    if (event->kind == GS_ON_STORED) see_stored(sets, &event->done);
     bool is_hello = event->kind == GS_ON_HELLO;
     if (!is_of_trainer(event->kind) && !is_hello) return;
     const gs_member *member = gs_state_member(state, event->from.incarnation);
