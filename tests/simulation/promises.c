@@ -52,6 +52,7 @@ typedef struct promised_job {
     bool is_stopped, is_deleted;
     bool delete_asked;  // by people
     bool may_be_gone;   // that, or retention has begun to forget it
+    bool is_anew;       // adopted since its deletion was done
     bool is_excused, is_unreadable;
     bool has_lost_key;
     bool may_start_anywhere;  // by an operator's word its next start does not wait for the disk of its checkpoints
@@ -122,9 +123,19 @@ void promises_stopped(sim_world *world, uint64_t id, gs_job_state state) {
     job->told = state;
 }
 
-void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->delete_asked = know(world, id)->may_be_gone = true; }
+void promises_delete_asked(sim_world *world, uint64_t id) {
+    promised_job *job = know(world, id);
+    job->delete_asked = job->may_be_gone = true;
+    job->is_anew = false;
+}
+
 void promises_delete_refused(sim_world *world, uint64_t id) { know(world, id)->delete_asked = know(world, id)->may_be_gone = false; }
-void promises_deleted(sim_world *world, uint64_t id) { know(world, id)->is_deleted = true; }
+
+// Who adopts its trainers before that answer comes has the job again.
+void promises_deleted(sim_world *world, uint64_t id) {
+    promised_job *job = know(world, id);
+    if (!job->is_anew) job->is_deleted = true;
+}
 
 bool promises_has_deleted(const sim_world *world, uint64_t id, const char *cluster) {
     const promised_job *job = find(world->promises, id);
@@ -142,6 +153,12 @@ static void forget_row(promised_job *job) {
     job->is_stored = job->is_stopped = job->is_deleted = job->is_left = job->is_told_ended = false;
     job->left_ranks = job->trained_generation = 0;
     job->ended_life = 0;
+}
+
+// By an operator's word, also where its row could not be read, or was deleted.
+static void begin_anew(promised_job *job) {
+    job->is_anew |= job->is_deleted;
+    forget_row(job);
 }
 
 void promises_find_rows(sim_world *world, promised_rows (*find_rows)(const sim_world *world, uint64_t job)) {
@@ -402,7 +419,9 @@ static void check_deletion(sim_world *world, const gs_job *job) {
 
 static void see_deleted(sim_world *world, const gs_completion *done) {
     promised_job *job = know(world, done->job);
-    if (!done->status.code) job->is_deleted = true;
+    if (done->status.code) return;
+    job->is_deleted = true;
+    job->is_anew = false;
 }
 
 static bool is_from_behind(const job_branch *branch, const saved_file *file) {
@@ -429,8 +448,7 @@ void promises_see_effect(sim_world *world, const gs_effect *effect) {
         promises_removed(world, effect->job_id, effect->text);
         files_retire(world, effect->job_id, effect->text);
     }
-    // By an operator's word it begins anew, also where its row could not be read, or was deleted.
-    if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted")) forget_row(know(world, effect->job->id));
+    if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted")) begin_anew(know(world, effect->job->id));
     bool is_released = effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "Released");
     if (is_released && !effect->job->run && effect->job->checkpoints.is_given_up)
         know(world, effect->job->id)->may_start_anywhere = true;
