@@ -445,6 +445,9 @@ static bool check_request(gs_engine *engine, gs_call call, uint64_t id, const ch
                          "wrong_state", "release asks those to save and end");
     } else if (count == 0) {
         gs_reply_error(engine, call, gs_error(GS_NOT_FOUND, "no trainer of job \"%.60s\" is unknown here", text));
+    } else if (gs_late_answer_deletes(engine, id)) {  // asked twice, and done once: the other would take what is adopted now
+        gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is being deleted", text), "in_flight",
+                         "ask again in a moment");
     } else if (is_going_down(engine)) {
         gs_reply_error(engine, call, going_down());
     } else if (find(engine, id)) {

@@ -46,6 +46,12 @@ bool gs_late_answer_waits(const gs_engine *engine, const gs_job *job) {
     return false;
 }
 
+bool gs_late_answer_deletes(const gs_engine *engine, uint64_t job) {
+    for (const gs_late_answer *answer = engine->late; answer; answer = answer->next)
+        if (answer->job == job && answer->kind == GS_LATE_DELETE) return true;
+    return false;
+}
+
 void gs_late_answer_bury(gs_engine *engine, gs_late_answer *answer) {
     gs_mind_bury(engine, answer->key, free);
     gs_mind_bury(engine, answer, free);

@@ -12,6 +12,7 @@ gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket);
 gs_late_answer *gs_late_answer_take_held(gs_engine *engine, uint64_t job);
 void gs_late_answers_purge(gs_engine *engine, const gs_job *job);  // its deletions on their way take its files along
 bool gs_late_answer_waits(const gs_engine *engine, const gs_job *job);  // one is about a write of it
+bool gs_late_answer_deletes(const gs_engine *engine, uint64_t job);  // a deletion is on its way, whether the job is known still or not
 // For another write, of the same ticket.
 void gs_late_answer_wait_again(gs_engine *engine, gs_late_answer *answer);
 void gs_late_answer_bury(gs_engine *engine, gs_late_answer *answer);

@@ -227,7 +227,8 @@ void gs_play_hear(gs_play *play, gs_engine_event *event) {
     step(play, event);
     for (;;) {
         gs_engine_event next = {.kind = GS_ON_TURN, .from = {.generation = -1}};
-        bool is_done = play->disk->count > 0 && !play->disk_waits;
+        bool is_done = play->disk->count > 0 && (!play->disk_waits || play->disk_does > 0);
+        if (is_done && play->disk_does > 0) play->disk_does--;
         if (!is_done && !gs_engine_state(play->engine)->schedule_needed) return;
         if (is_done) take_done(play, &next);
         step(play, &next);

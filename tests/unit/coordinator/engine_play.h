@@ -36,6 +36,7 @@ typedef struct gs_play {
     uint32_t found_generation;
     const char *missing;             // a directory of which it says, when it is asked, that it is gone; NULL: none
     bool disk_waits, verify_waits;
+    int disk_does;                   // so much of what it was asked, also while it waits
     int num_job_rows;
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;

@@ -438,6 +438,38 @@ static void a_coordinator_that_goes_down_adopts_nobody(void **state) {
     assert_null(lost_job(play));
 }
 
+static gs_call delete(gs_play *play) {
+    gs_engine_event event = {.kind = GS_ON_DELETE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.remove.job = LOST;
+    gs_play_hear(play, &event);
+    return event.from.call;
+}
+
+// Two ask, or one asks again: the first deletion is done, and people want the job again before the disk answers the second.
+static void a_deletion_of_before_takes_no_job_that_was_adopted_since(void **state) {
+    gs_play *play = *state;
+    adopt(play, elsewhere, elsewhere);
+    let_disk_go(play);
+    find_their_worker(play, "c-third", "c-third");
+    gs_play_wait(play, FAR);
+    assert_string_equal(lost_job(play)->reason, "AdoptedElsewhere");
+    play->disk_waits = true;
+    gs_call first = delete(play), second = delete(play);
+    play->disk_does = 1;
+    gs_play_wait(play, 1);
+    expect_answer(play, first, GS_OK);
+    expect_no_answer(play, second);
+    assert_null(lost_job(play));
+    expect_answer(play, ask(play), GS_FAILED_PRECONDITION);  // in flight
+    let_disk_go(play);
+    expect_answer(play, second, GS_OK);
+    gs_call call = ask(play);
+    for (int rank = 0; rank < NUM_RANKS; rank++) describe(play, rank, "c-third");
+    expect_answer(play, call, GS_OK);
+    assert_non_null(lost_job(play));
+    assert_non_null(lost_job(play)->run);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nobody_is_told_before_the_row_is_durable, set_up, tear_down),
@@ -455,6 +487,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_generation_stands_where_its_own_ranks_do, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_comes_into_its_communicator_later_is_told_to_go_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_deletion_of_before_takes_no_job_that_was_adopted_since, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
