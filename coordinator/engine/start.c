@@ -31,6 +31,8 @@ static void resume_job(gs_engine *engine, gs_job *job) {
         resume_run(engine, job->run);
         return;
     }
+    // As far as its row knows the start that left something behind has come to nothing: no rank of it holds a step.
+    gs_checkpoints_leave_none(job);
     // Its row may be older than what became of it, also that of one that has never run as far as it says, and its last ranks may
     // still be there: who trains for it has time to say so.
     job->not_before_ns = now_ns + engine->state.timing.grace_ns;

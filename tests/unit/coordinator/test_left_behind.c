@@ -93,6 +93,21 @@ static void start_anew(gs_play *play) {
     assert_int_equal(disk_play_job(play)->begun_step, 3);
 }
 
+// Nobody sees it end: no run of it is in the job's row.
+static void nor_does_one_that_the_coordinator_does_not_outlive(void **state) {
+    gs_play *play = *state;
+    play->found_generation = disk_play_job(play)->generation;
+    start_without_disk(play);
+    form_generation(play);
+    play->found = "step-9";
+    play->found_step = 9;
+    gs_play_reopen(play);
+    assert_null(gs_play_run(play));
+    gs_play_wait(play, 30 * GS_NS_PER_SEC);
+    assert_non_null(gs_play_run(play));
+    assert_string_equal(disk_play_job(play)->begun_directory, "step-9");
+}
+
 // Ranks that were given up save late, while others begin from an earlier step: it would be the newest for as long as those have not come
 // as far, what they save would go for it, and the next start would go on from it.
 static void what_is_saved_late_is_left_behind_by_ranks_that_begin(void **state) {
@@ -189,6 +204,7 @@ int main(void) {
         TEST(a_job_that_ended_before_this_life_is_swept_if_it_was_lately),
         TEST(what_a_slow_disk_tells_behind_a_start_without_it_is_left_behind),
         TEST(a_start_without_a_disk_that_comes_to_nothing_loses_nothing),
+        TEST(nor_does_one_that_the_coordinator_does_not_outlive),
         TEST(what_is_saved_late_is_left_behind_by_ranks_that_begin),
         TEST(what_is_saved_late_is_the_jobs_where_no_rank_has_begun),
     };
