@@ -23,7 +23,8 @@ typedef struct disk_work {
     row_write row;       // also names job and directory of looks at files
     bool all_reported;
     gs_life_look look;
-    char cluster[GS_CLUSTER_NAME_LEN];  // that looks for it
+    char cluster[GS_CLUSTER_NAME_LEN];  // that looks for it, or whose coordinator asks what there is
+    uint32_t left_by;    // of that cluster's generations
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned; of the job's checkpoints, as it was asked
     size_t num_known;
     gs_job_savers savers;  // what others left, and nobody told of, is not the job's
@@ -131,6 +132,7 @@ static void look_at_files(sim_world *world, disk_work *work) {
     default:
         if (read_fails(world)) work->status = gs_error(GS_UNAVAILABLE, "Input/output error");
         else if (work->kind == GS_DO_LOOK_FOR_LIFE) fences_look(world, work->row.job, work->cluster, &work->look);
+        else if (work->kind == GS_DO_FIND_DIRECTORIES) work->left_by = fences_left_by(world, work->row.job, work->cluster);
         break;
     }
 }
@@ -221,6 +223,7 @@ static void answer(sim_world *world, const disk_work *work) {
                                  .generation_end = work->row.generation_end,
                                  .all_reported = work->all_reported,
                                  .life = work->look,
+                                 .left_by = work->left_by,
                                  .names = names,
                                  .num_names = collect(world, work, names)};
     const saved_file *file = files_find(world, work->row.job, work->row.directory);
@@ -321,6 +324,7 @@ void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, cons
                  gs_job_cluster_of(effect->job, &state->cluster, effect->life.generation));
     }
     bool finds = effect->kind == GS_DO_FIND_DIRECTORIES;
+    if (finds) snprintf(work->cluster, sizeof work->cluster, "%s", state->cluster.id);
     if (finds || effect->kind == GS_DO_CHECK_CHECKPOINTS) note_known(work, effect->job, !finds);
     disk_lane *lane = &world->disk->lanes[lane_of(work->kind)];
     push(&lane->waiting, work);

@@ -32,11 +32,22 @@ void fences_raise(sim_world *world, uint64_t job, const char *cluster, uint32_t 
     if (is_new) fence->raised_ns = world->now_ns;
     snprintf(fence->cluster, sizeof fence->cluster, "%s", cluster);
     fence->generation = generation;
+    fence->is_closed = false;
+}
+
+static void close_to(sim_world *world, uint64_t job, const char *cluster, uint32_t generation) {
+    fences_raise(world, job, cluster, generation + 1);
+    find(world, job)->is_closed = true;
 }
 
 bool fences_are_above(const sim_world *world, uint64_t job, const char *cluster, uint32_t generation) {
     const job_fence *fence = find(world, job);
     return fence && generation && (strcmp(fence->cluster, cluster) || fence->generation > generation);
+}
+
+uint32_t fences_left_by(const sim_world *world, uint64_t job, const char *cluster) {
+    const job_fence *fence = find(world, job);
+    return fence && !strcmp(fence->cluster, cluster) ? fence->generation - fence->is_closed : 0;
 }
 
 int64_t fences_raised_ns(const sim_world *world, uint64_t job) {
@@ -58,7 +69,7 @@ void fences_look(sim_world *world, uint64_t job, const char *cluster, gs_life_lo
     bool is_same = number == life->number;
     life->number = number;
     life->stands = is_theirs && fence->generation == life->generation;
-    if (life->raises && life->stands && is_same) fences_raise(world, job, cluster, life->generation + 1);
+    if (life->raises && life->stands && is_same) close_to(world, job, cluster, life->generation);
     life->is_raised = is_theirs && fence->generation > life->generation;
     if (life->is_raised) world_tell(world, "disk: the directory is closed to generation %u", life->generation);
 }

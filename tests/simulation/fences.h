@@ -14,12 +14,14 @@ typedef struct job_fence {
     uint32_t signed_by;  // the generation of the last sign of life
     int64_t number;
     int64_t raised_ns;  // to this generation
+    bool is_closed;     // a coordinator has closed it to those before: there may be none of that generation
     struct job_fence *next;
 } job_fence;
 
 void fences_destroy(sim_world *world);
 void fences_raise(sim_world *world, uint64_t job, const char *cluster, uint32_t generation);
 bool fences_are_above(const sim_world *world, uint64_t job, const char *cluster, uint32_t generation);
+uint32_t fences_left_by(const sim_world *world, uint64_t job, const char *cluster);  // as rpc/checkpoint/fence reads it; 0: nobody
 int64_t fences_raised_ns(const sim_world *world, uint64_t job);  // last
 void fences_sign(sim_world *world, uint64_t job, uint32_t generation);
 // As coordinator/store/file_work does it.
