@@ -73,7 +73,7 @@ gs_status gs_checkpoint_export_write(gs_checkpoint_export *out, const char *file
     // Said before everything is read; a file that comes meanwhile is seen at the end.
     if (lstat(file, &other) == 0)
         return gs_error(GS_ALREADY_EXISTS, "%s: it is there already", file);
-    GS_TRY(gs_checkpoint_reader_open(&reader, path));
+    GS_TRY(gs_checkpoint_reader_open(&reader, path, 0));
     const gs_json *manifest = gs_checkpoint_reader_manifest(reader);
     export_work work = {.reader = reader};
     gs_status status = list_entries(&work, options);

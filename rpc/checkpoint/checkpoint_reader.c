@@ -1,11 +1,10 @@
 #include "rpc/checkpoint/checkpoint_reader.h"
 
 #include <assert.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/directory.h"
 #include "rpc/checkpoint/manifest_part.h"
 #include "rpc/checkpoint/part_entry.h"
 #include "rpc/checkpoint/safetensors.h"
@@ -27,28 +26,13 @@ static gs_status check_format(const gs_json *manifest) {
                     (long long)version, NEWEST_FORMAT);
 }
 
-static gs_status read_manifest(gs_json **manifest, const char *path) {
-    char manifest_path[PATH_MAX];
-    // Behind the path comes the name of a file.
-    if (strlen(path) + 1 + GS_CHECKPOINT_FILE_LEN >= sizeof manifest_path)
-        return gs_error(GS_INVALID_ARGUMENT, "the path is too long");
-    snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path);
-    return gs_sealed_json_read(manifest, manifest_path);
-}
-
-static void part_path(char out[PATH_MAX], const char *path, size_t part) {
-    char name[GS_CHECKPOINT_FILE_LEN];
-    gs_checkpoint_part_name(name, part);
-    snprintf(out, PATH_MAX, "%s/%s", path, name);
-}
-
-static gs_status check_parts(const gs_checkpoint_reader *reader, const char *path) {
+static gs_status check_parts(const gs_checkpoint_reader *reader, const gs_directory *directory) {
     const gs_json *parts = gs_json_get(reader->manifest, "parts");
     for (size_t i = 0; i < reader->layout.num_parts; i++) {
-        char file[PATH_MAX];
+        char name[GS_CHECKPOINT_FILE_LEN];
         gs_manifest_part part;
-        part_path(file, path, i);
-        GS_TRY(gs_manifest_part_read(&part, file));
+        gs_checkpoint_part_name(name, i);
+        GS_TRY(gs_manifest_part_read(&part, (gs_file_place){directory, name}));
         gs_status status = gs_manifest_part_check(&part, gs_json_at(parts, i));
         gs_manifest_part_release(&part);
         if (status.code) return status;
@@ -56,15 +40,15 @@ static gs_status check_parts(const gs_checkpoint_reader *reader, const char *pat
     return gs_ok();
 }
 
-static gs_status open_parts(gs_checkpoint_reader *reader, const char *path) {
+static gs_status open_parts(gs_checkpoint_reader *reader, const gs_directory *directory) {
     const gs_checkpoint_layout *layout = &reader->layout;
     reader->files = calloc(layout->num_parts + 1, sizeof(gs_safetensors *));
     reader->entries = calloc(layout->num_pieces + 1, sizeof(const gs_safetensor *));
     if (!reader->files || !reader->entries) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     for (size_t i = 0; i < layout->num_parts; i++) {
-        char file[PATH_MAX];
-        part_path(file, path, i);
-        GS_TRY(gs_safetensors_open(&reader->files[i], file));
+        char name[GS_CHECKPOINT_FILE_LEN];
+        gs_checkpoint_part_name(name, i);
+        GS_TRY(gs_safetensors_open_at(&reader->files[i], (gs_file_place){directory, name}));
     }
     for (size_t i = 0; i < layout->num_pieces; i++) {
         const gs_checkpoint_piece *piece = &layout->pieces[i];
@@ -76,18 +60,26 @@ static gs_status open_parts(gs_checkpoint_reader *reader, const char *path) {
     return gs_ok();
 }
 
-static gs_status open_reader(gs_checkpoint_reader *reader, const char *path) {
-    GS_TRY(read_manifest(&reader->manifest, path));
+static gs_status open_in(gs_checkpoint_reader *reader, const gs_directory *directory) {
+    GS_TRY(gs_sealed_json_read_at(&reader->manifest, (gs_file_place){directory, GS_CHECKPOINT_MANIFEST}));
     GS_TRY(check_format(reader->manifest));
     GS_TRY(gs_checkpoint_layout_parse(&reader->layout, reader->manifest));
-    GS_TRY(check_parts(reader, path));
-    return open_parts(reader, path);
+    GS_TRY(check_parts(reader, directory));
+    return open_parts(reader, directory);
 }
 
-gs_status gs_checkpoint_reader_open(gs_checkpoint_reader **out, const char *path) {
+static gs_status open_reader(gs_checkpoint_reader *reader, const char *path, int levels) {
+    gs_directory directory;
+    GS_TRY(gs_directory_open(&directory, path, levels));
+    gs_status status = open_in(reader, &directory);
+    gs_directory_close(&directory);
+    return status;
+}
+
+gs_status gs_checkpoint_reader_open(gs_checkpoint_reader **out, const char *path, int levels) {
     gs_checkpoint_reader *reader = calloc(1, sizeof *reader);
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    if (reader) status = open_reader(reader, path);
+    if (reader) status = open_reader(reader, path, levels);
     if (!status.code) {
         *out = reader;
         return status;

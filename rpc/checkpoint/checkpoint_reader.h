@@ -12,11 +12,13 @@
 
 typedef struct gs_checkpoint_reader gs_checkpoint_reader;
 
-// `path`: a checkpoint's directory. Its files stay open until close, whatever becomes of their names.
+// `path`: a checkpoint's directory, and how many of its last names may be no links. Its files stay open until close, whatever becomes
+// of their names.
+//   PERMISSION_DENIED  one of these names is a link
 //   DATA_LOSS          damaged: names file and block, or part and tensor
 //   INVALID_ARGUMENT   of a format that this build does not read
 //   NOT_FOUND          no such checkpoint, or a part of it is gone
-GS_NODISCARD gs_status gs_checkpoint_reader_open(gs_checkpoint_reader **out, const char *path);
+GS_NODISCARD gs_status gs_checkpoint_reader_open(gs_checkpoint_reader **out, const char *path, int levels);
 void gs_checkpoint_reader_close(gs_checkpoint_reader *reader);
 
 const gs_json *gs_checkpoint_reader_manifest(const gs_checkpoint_reader *reader);

@@ -11,26 +11,27 @@
 #ifndef RPC_CHECKPOINT_DRAFT_H
 #define RPC_CHECKPOINT_DRAFT_H
 
-#include <limits.h>
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/directory.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
 
 typedef struct gs_draft {
-    char path[PATH_MAX];
+    const gs_directory *directory;  // borrowed
+    char name[64];
     uint64_t bytes;
     gs_digest digest;  // of the whole file
 } gs_draft;
 
 // Of ranks of this generation. `object` is taken.
-GS_NODISCARD gs_status gs_draft_write(gs_draft *draft, gs_json *object, const char *directory, const char *cluster,
+GS_NODISCARD gs_status gs_draft_write(gs_draft *draft, gs_json *object, const gs_directory *directory, const char *cluster,
                                       uint32_t generation);
 // ABORTED: it was removed, and nothing is written. In either case it is no more.
-GS_NODISCARD gs_status gs_draft_publish(const gs_draft *draft, const char *path);
+GS_NODISCARD gs_status gs_draft_publish(const gs_draft *draft, gs_file_place place);
 void gs_draft_drop(const gs_draft *draft);
 // Of all whom a fence of these ranks, which stands, refuses: those of other clusters, and of generations before. 0 refuses nobody.
-GS_NODISCARD gs_status gs_draft_remove_refused(const char *directory, const char *cluster, uint32_t generation);
+GS_NODISCARD gs_status gs_draft_remove_refused(const gs_directory *directory, const char *cluster, uint32_t generation);
 
 #endif

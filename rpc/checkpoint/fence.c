@@ -1,8 +1,7 @@
 #include "rpc/checkpoint/fence.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,11 +21,6 @@ bool gs_fence_is(const gs_fence *a, const gs_fence *b) {
     return a->generation && a->generation == b->generation && *a->cluster && !strcmp(a->cluster, b->cluster);
 }
 
-static gs_status path_of(char path[PATH_MAX], const char *directory) {
-    if (snprintf(path, PATH_MAX, "%s/FENCE.json", directory) < PATH_MAX) return gs_ok();
-    return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
-}
-
 static gs_status compare(const gs_fence *there, const gs_fence *mine, bool takes_over) {
     if (!mine->generation || !there->generation) return gs_ok();
     bool same_cluster = strcmp(there->cluster, mine->cluster) == 0;
@@ -37,21 +31,27 @@ static gs_status compare(const gs_fence *there, const gs_fence *mine, bool takes
                     *mine->cluster ? mine->cluster : "none");
 }
 
-static gs_status look(const char *path, const gs_fence *mine, bool takes_over) {
-    gs_json *file = NULL;
-    if (access(path, F_OK) != 0 && errno == ENOENT) return gs_ok();
-    GS_TRY(gs_sealed_json_read(&file, path));
+static gs_file_place place_in(const gs_directory *job) { return (gs_file_place){job, "FENCE.json"}; }
+
+// NULL: there is none.
+static gs_status read_there(gs_json **file, const gs_directory *job) {
+    *file = NULL;
+    const gs_file_place place = place_in(job);
+    if (faccessat(job->fd, place.name, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT) return gs_ok();
+    return gs_sealed_json_read_at(file, place);
+}
+
+static gs_status look(const gs_directory *job, const gs_fence *mine, bool takes_over) {
+    gs_json *file;
+    GS_TRY(read_there(&file, job));
+    if (!file) return gs_ok();
     const gs_fence there = gs_fence_of(file);
     gs_status status = compare(&there, mine, takes_over);
     gs_json_release(file);
     return status;
 }
 
-gs_status gs_fence_check(const char *directory, const gs_fence *mine) {
-    char path[PATH_MAX];
-    GS_TRY(path_of(path, directory));
-    return look(path, mine, false);
-}
+gs_status gs_fence_check_in(const gs_directory *job, const gs_fence *mine) { return look(job, mine, false); }
 
 static gs_json *describe(const gs_fence *mine, bool closes) {
     gs_json *file = gs_json_new_object();
@@ -62,75 +62,48 @@ static gs_json *describe(const gs_fence *mine, bool closes) {
 }
 
 // A fence, too, is only put up by whom no other has overtaken meanwhile: it would lower it.
-static gs_status put_once(const char *directory, const char *path, const gs_fence *mine, bool closes) {
+static gs_status put_once(const gs_directory *job, const gs_fence *mine, bool closes) {
     gs_draft draft;
-    GS_TRY(gs_draft_write(&draft, describe(mine, closes), directory, mine->cluster, mine->generation));
-    gs_status status = look(path, mine, true);
-    if (!status.code) return gs_draft_publish(&draft, path);
+    GS_TRY(gs_draft_write(&draft, describe(mine, closes), job, mine->cluster, mine->generation));
+    gs_status status = look(job, mine, true);
+    if (!status.code) return gs_draft_publish(&draft, place_in(job));
     gs_draft_drop(&draft);
     return status;
 }
 
-static gs_status put(const char *directory, const gs_fence *mine, bool closes) {
-    char path[PATH_MAX];
+static gs_status put(const gs_directory *job, const gs_fence *mine, bool closes) {
     gs_status status;
-    GS_TRY(path_of(path, directory));
-    GS_TRY(look(path, mine, true));
+    GS_TRY(look(job, mine, true));
     int tries = 0;
-    do status = put_once(directory, path, mine, closes);
+    do status = put_once(job, mine, closes);
     while (status.code == GS_ABORTED && ++tries < MOST_TRIES);
     GS_TRY(status);
     GS_FAILPOINT("fence.raised");
-    return gs_draft_remove_refused(directory, mine->cluster, mine->generation);
+    return gs_draft_remove_refused(job, mine->cluster, mine->generation);
 }
 
-gs_status gs_fence_raise(const char *directory, const gs_fence *mine) { return put(directory, mine, false); }
+gs_status gs_fence_raise_in(const gs_directory *job, const gs_fence *mine) { return put(job, mine, false); }
 
-gs_status gs_fence_close(const char *directory, const gs_fence *theirs) {
-    const gs_fence above = {theirs->cluster, theirs->generation + 1};
-    return put(directory, &above, true);
-}
-
-// NULL: there is none.
-static gs_status read_there(gs_json **file, const char *directory) {
-    char path[PATH_MAX];
-    *file = NULL;
-    GS_TRY(path_of(path, directory));
-    if (access(path, F_OK) != 0 && errno == ENOENT) return gs_ok();
-    return gs_sealed_json_read(file, path);
-}
-
-gs_status gs_fence_publish(gs_json *object, const char *path, const char *directory, const gs_fence *mine,
-                           gs_fenced_file *file) {
+gs_status gs_fence_publish(gs_json *object, gs_file_place place, const gs_directory *job, const gs_fence *mine, gs_fenced_file *file) {
     gs_draft draft;
-    GS_TRY(gs_draft_write(&draft, object, directory, mine->cluster, mine->generation));
-    gs_status status = gs_fence_check(directory, mine);
+    GS_TRY(gs_draft_write(&draft, object, job, mine->cluster, mine->generation));
+    gs_status status = look(job, mine, false);
     if (status.code) {
         gs_draft_drop(&draft);
         return status;
     }
-    status = gs_draft_publish(&draft, path);
+    status = gs_draft_publish(&draft, place);
     if (!status.code) *file = (gs_fenced_file){draft.bytes, draft.digest};
     if (status.code != GS_ABORTED) return status;
-    GS_TRY(gs_fence_check(directory, mine));
+    GS_TRY(look(job, mine, false));
     status.code = GS_UNAVAILABLE;
     return status;
 }
 
-gs_status gs_fence_finish(const char *directory) {
-    gs_json *file;
-    GS_TRY(read_there(&file, directory));
-    if (!file) return gs_ok();
-    const gs_fence there = gs_fence_of(file);
-    gs_status status = gs_draft_remove_refused(directory, there.cluster, there.generation);
-    gs_json_release(file);
-    return status;
-}
-
-gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine) {
+gs_status gs_fence_stands_in(bool *stands, const gs_directory *job, const gs_fence *mine) {
     gs_json *file;
     *stands = false;
-    GS_TRY(read_there(&file, directory));
+    GS_TRY(read_there(&file, job));
     if (!file) return gs_ok();
     const gs_fence there = gs_fence_of(file);
     *stands = gs_fence_is(&there, mine) && gs_json_bool_or(file, "watched", false);
@@ -138,10 +111,81 @@ gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *m
     return gs_ok();
 }
 
+// By its name: the job's own is no link. Where it is not there nobody has been, and *is_there is false.
+static gs_status open_job(gs_directory *job, bool *is_there, const char *directory) {
+    gs_status status = gs_directory_open(job, directory, 1);
+    *is_there = !status.code;
+    return status.code == GS_NOT_FOUND ? gs_ok() : status;
+}
+
+gs_status gs_fence_check(const char *directory, const gs_fence *mine) {
+    gs_directory job;
+    bool is_there;
+    GS_TRY(open_job(&job, &is_there, directory));
+    if (!is_there) return gs_ok();
+    gs_status status = gs_fence_check_in(&job, mine);
+    gs_directory_close(&job);
+    return status;
+}
+
+static gs_status put_by_name(const char *directory, const gs_fence *mine, bool closes) {
+    gs_directory job;
+    GS_TRY(gs_directory_open(&job, directory, 1));
+    gs_status status = put(&job, mine, closes);
+    gs_directory_close(&job);
+    return status;
+}
+
+gs_status gs_fence_raise(const char *directory, const gs_fence *mine) { return put_by_name(directory, mine, false); }
+
+gs_status gs_fence_close(const char *directory, const gs_fence *theirs) {
+    const gs_fence above = {theirs->cluster, theirs->generation + 1};
+    return put_by_name(directory, &above, true);
+}
+
+gs_status gs_fence_stands(bool *stands, const char *directory, const gs_fence *mine) {
+    gs_directory job;
+    bool is_there;
+    *stands = false;
+    GS_TRY(open_job(&job, &is_there, directory));
+    if (!is_there) return gs_ok();
+    gs_status status = gs_fence_stands_in(stands, &job, mine);
+    gs_directory_close(&job);
+    return status;
+}
+
+gs_status gs_fence_finish(const char *directory) {
+    gs_directory job;
+    gs_json *file;
+    bool is_there;
+    GS_TRY(open_job(&job, &is_there, directory));
+    if (!is_there) return gs_ok();
+    gs_status status = read_there(&file, &job);
+    if (!status.code && file) {
+        const gs_fence there = gs_fence_of(file);
+        status = gs_draft_remove_refused(&job, there.cluster, there.generation);
+        gs_json_release(file);
+    }
+    gs_directory_close(&job);
+    return status;
+}
+
+// NULL: there is none.
+static gs_status read_by_name(gs_json **file, const char *directory) {
+    gs_directory job;
+    bool is_there;
+    *file = NULL;
+    GS_TRY(open_job(&job, &is_there, directory));
+    if (!is_there) return gs_ok();
+    gs_status status = read_there(file, &job);
+    gs_directory_close(&job);
+    return status;
+}
+
 gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fence *theirs) {
     gs_json *file;
     *is_above = false;
-    GS_TRY(read_there(&file, directory));
+    GS_TRY(read_by_name(&file, directory));
     if (!file) return gs_ok();
     const gs_fence there = gs_fence_of(file);
     *is_above = theirs->generation && there.generation > theirs->generation && !strcmp(there.cluster, theirs->cluster);
@@ -152,7 +196,7 @@ gs_status gs_fence_is_above(bool *is_above, const char *directory, const gs_fenc
 gs_status gs_fence_last(uint32_t *generation, const char *directory, const char *cluster) {
     gs_json *file;
     *generation = 0;
-    GS_TRY(read_there(&file, directory));
+    GS_TRY(read_by_name(&file, directory));
     if (!file) return gs_ok();
     const gs_fence there = gs_fence_of(file);
     // A coordinator has closed it to those before: whether there will be one of that number it did not know.

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/directory.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
 
@@ -41,9 +42,13 @@ GS_NODISCARD gs_status gs_fence_raise(const char *directory, const gs_fence *min
 GS_NODISCARD gs_status gs_fence_close(const char *directory, const gs_fence *theirs);
 // FAILED_PRECONDITION when the directory belongs to others. Whoever is not known passes, and where there is no fence.
 GS_NODISCARD gs_status gs_fence_check(const char *directory, const gs_fence *mine);
-// Writes `path`, on the same disk, as a sealed file (rpc/json/sealed_json.h) of these ranks, unless the directory belongs to others
+// The same in a job's directory that is open: what is looked at, and what is written after it, is one and the same directory's.
+GS_NODISCARD gs_status gs_fence_raise_in(const gs_directory *job, const gs_fence *mine);
+GS_NODISCARD gs_status gs_fence_check_in(const gs_directory *job, const gs_fence *mine);
+GS_NODISCARD gs_status gs_fence_stands_in(bool *stands, const gs_directory *job, const gs_fence *mine);
+// Writes at `place`, on the same disk, a sealed file (rpc/json/sealed_json.h) of these ranks, unless the directory belongs to others
 // at the very moment from which on it counts: then FAILED_PRECONDITION, and nothing is left. `object` is taken.
-GS_NODISCARD gs_status gs_fence_publish(gs_json *object, const char *path, const char *directory, const gs_fence *mine,
+GS_NODISCARD gs_status gs_fence_publish(gs_json *object, gs_file_place place, const gs_directory *job, const gs_fence *mine,
                                         gs_fenced_file *file);
 // What somebody has begun who put up the fence that stands, and ended before all was done.
 GS_NODISCARD gs_status gs_fence_finish(const char *directory);

@@ -29,14 +29,14 @@ static gs_status read_blocks(gs_manifest_part *part, int fd, void *block,
     }
 }
 
-gs_status gs_manifest_part_read(gs_manifest_part *part, const char *path) {
-    const char *slash = strrchr(path, '/');
-    *part = (gs_manifest_part){.name = slash ? slash + 1 : path};
+gs_status gs_manifest_part_read(gs_manifest_part *part, gs_file_place place) {
+    const char *slash = strrchr(place.name, '/');
+    *part = (gs_manifest_part){.name = slash ? slash + 1 : place.name};
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", part->name);
     void *block = malloc(GS_MANIFEST_BLOCK_BYTES);
     gs_digest_stream *stream = gs_digest_stream_create();
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // of a pipe: no bytes
-    if (fd < 0) status = gs_error_from_errno(errno, "%s", path);
+    int fd = openat(gs_file_place_fd(place), place.name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // of a pipe: no bytes
+    if (fd < 0) status = gs_error_from_errno(errno, GS_PLACE, GS_PLACE_OF(place));
     if (fd >= 0 && block && stream) status = read_blocks(part, fd, block, stream);
     if (stream) part->digest = gs_digest_stream_value(stream);
     if (fd >= 0) close(fd);

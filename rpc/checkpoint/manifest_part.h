@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/directory.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
 
@@ -20,8 +21,8 @@ typedef struct gs_manifest_part {
     size_t num_crcs;
 } gs_manifest_part;
 
-// Reads `path` once and computes bytes, digest and check sums of a part. Release with the pair.
-GS_NODISCARD gs_status gs_manifest_part_read(gs_manifest_part *part, const char *path);
+// Reads a file once and computes bytes, digest and check sums of a part, whose name is borrowed. Release with the pair.
+GS_NODISCARD gs_status gs_manifest_part_read(gs_manifest_part *part, gs_file_place place);
 void gs_manifest_part_release(gs_manifest_part *part);
 // Its row in a manifest's "parts"; the caller's.
 gs_json *gs_manifest_part_to_json(const gs_manifest_part *part);

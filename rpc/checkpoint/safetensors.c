@@ -261,9 +261,10 @@ gs_status gs_safetensors_open_memory(gs_safetensors **out, const void *data, siz
     return gs_ok();
 }
 
-static gs_status open_file(gs_safetensors *file, size_t *bytes, const char *path) {
+static gs_status open_file(gs_safetensors *file, size_t *bytes, gs_file_place place) {
     struct stat info;
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int no_links = place.directory ? O_NOFOLLOW : 0;
+    file->fd = openat(gs_file_place_fd(place), place.name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_links);
     if (file->fd < 0) return gs_error_from_errno(errno, "open");
     if (fstat(file->fd, &info) != 0) return gs_error_from_errno(errno, "stat");
     if (!S_ISREG(info.st_mode)) return gs_error(GS_INVALID_ARGUMENT, "not a regular file");
@@ -301,14 +302,18 @@ static gs_status read_file_header(gs_safetensors *file, size_t num_bytes) {
 }
 
 gs_status gs_safetensors_open(gs_safetensors **out, const char *path) {
+    return gs_safetensors_open_at(out, (gs_file_place){NULL, path});
+}
+
+gs_status gs_safetensors_open_at(gs_safetensors **out, gs_file_place place) {
     gs_safetensors *file;
     size_t bytes;
     GS_TRY(create_file(&file));
-    gs_status status = open_file(file, &bytes, path);
+    gs_status status = open_file(file, &bytes, place);
     if (!status.code) status = read_file_header(file, bytes);
     if (status.code) {
         gs_safetensors_close(file);
-        return gs_status_prefix(status, "%s", path);
+        return gs_status_prefix(status, GS_PLACE, GS_PLACE_OF(place));
     }
     *out = file;
     return gs_ok();

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/directory.h"
 #include "core/dtype.h"
 #include "core/param_spec.h"
 #include "core/status.h"
@@ -28,6 +29,7 @@ typedef struct gs_safetensor {
 // Only the header is brought to memory: gs_safetensors_read. DATA_LOSS or INVALID_ARGUMENT says
 // what is wrong and with which tensor.
 GS_NODISCARD gs_status gs_safetensors_open(gs_safetensors **out, const char *path);
+GS_NODISCARD gs_status gs_safetensors_open_at(gs_safetensors **out, gs_file_place place);
 // With all of its data in memory; for tests.
 GS_NODISCARD gs_status gs_safetensors_load(gs_safetensors **out, const char *path);
 // The same checks over bytes in memory (borrowed until close); for tests and fuzzing.
@@ -63,6 +65,8 @@ GS_NODISCARD gs_status gs_safetensors_write(const char *path, const gs_safetenso
                                             const gs_safetensors_metadata_entry *metadata,
                                             size_t num_metadata, size_t *bytes,
                                             gs_digest *digest);
+GS_NODISCARD gs_status gs_safetensors_write_at(gs_file_place place, const gs_safetensors_entry *entries, size_t num_entries,
+                                               const gs_safetensors_metadata_entry *metadata, size_t num_metadata);
 
 // What a file is made of when its data is not in memory: entries' data is not looked at.
 typedef struct gs_safetensors_source {

@@ -18,7 +18,8 @@
 #define WRITE_BYTES ((size_t)1 << 20)
 
 typedef struct output {
-    char *path, *temp_path;   // owned
+    gs_file_place place;
+    char *temp_name;          // owned; beside it
     int fd;                   // -1: closed
     gs_digest_stream *digest; // owned; NULL when nobody asks
     size_t bytes;
@@ -172,18 +173,19 @@ static gs_status write_entry(output *out, const contents *what, size_t index) {
 }
 
 static gs_status open_temp(output *out, size_t total_bytes) {
-    if (asprintf(&out->temp_path, "%s.tmp.%016llx", out->path,
+    if (asprintf(&out->temp_name, "%s.tmp.%016llx", out->place.name,
                  (unsigned long long)gs_random_from_system()) < 0) {
-        out->temp_path = NULL;
+        out->temp_name = NULL;
         return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     }
-    out->fd = open(out->temp_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    out->fd = openat(gs_file_place_fd(out->place), out->temp_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (out->fd < 0) {
         gs_status status = write_error(errno, "create");
-        free(out->temp_path); // nothing of ours to remove
-        out->temp_path = NULL;
+        free(out->temp_name); // nothing of ours to remove
+        out->temp_name = NULL;
         return status;
     }
+    GS_TRY(gs_file_place_share(out->place, out->fd));
     // Claims the room now, so that a full disk shows before the first byte. Some file systems
     // cannot.
     int error_number = posix_fallocate(out->fd, 0, (off_t)total_bytes);
@@ -192,8 +194,9 @@ static gs_status open_temp(output *out, size_t total_bytes) {
     return gs_ok();
 }
 
-static gs_status sync_directory(const char *path) {
-    char *copy = strdup(path);
+static gs_status sync_directory(gs_file_place place) {
+    if (place.directory) return gs_directory_sync(place.directory);
+    char *copy = strdup(place.name);
     if (!copy) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(copy);
@@ -206,15 +209,16 @@ static gs_status sync_directory(const char *path) {
 }
 
 static gs_status give_name(const output *out) {
+    int fd = gs_file_place_fd(out->place);
     if (!out->is_new) {
-        if (rename(out->temp_path, out->path) == 0) return gs_ok();
+        if (renameat(fd, out->temp_name, fd, out->place.name) == 0) return gs_ok();
         return write_error(errno, "rename");
     }
     // Some file systems do not know the flag; a link fails as well where something has the name.
-    if (renameat2(AT_FDCWD, out->temp_path, AT_FDCWD, out->path, RENAME_NOREPLACE) == 0)
+    if (renameat2(fd, out->temp_name, fd, out->place.name, RENAME_NOREPLACE) == 0)
         return gs_ok();
-    if (errno == EINVAL && link(out->temp_path, out->path) == 0) {
-        unlink(out->temp_path);
+    if (errno == EINVAL && linkat(fd, out->temp_name, fd, out->place.name, 0) == 0) {
+        unlinkat(fd, out->temp_name, 0);
         return gs_ok();
     }
     return write_error(errno, "rename");
@@ -227,9 +231,9 @@ static gs_status publish(output *out) {
     if (closed != 0) return write_error(errno, "close");
     GS_FAILPOINT("safetensors.rename");
     GS_TRY(give_name(out));
-    free(out->temp_path);
-    out->temp_path = NULL;
-    return sync_directory(out->path);
+    free(out->temp_name);
+    out->temp_name = NULL;
+    return sync_directory(out->place);
 }
 
 static gs_status write_file(output *out, const contents *what) {
@@ -255,23 +259,21 @@ static gs_status write_file(output *out, const contents *what) {
 
 static void release_output(output *out) {
     if (out->fd >= 0) close(out->fd);
-    if (out->temp_path) {
-        unlink(out->temp_path);
-        free(out->temp_path);
+    if (out->temp_name) {
+        unlinkat(gs_file_place_fd(out->place), out->temp_name, 0);
+        free(out->temp_name);
     }
     gs_digest_stream_destroy(out->digest);
-    free(out->path);
 }
 
 gs_status gs_safetensors_write(const char *path, const gs_safetensors_entry *entries,
                                size_t num_entries, const gs_safetensors_metadata_entry *metadata,
                                size_t num_metadata, size_t *bytes, gs_digest *digest) {
     const contents what = {entries, num_entries, metadata, num_metadata, NULL};
-    output out = {.fd = -1, .path = strdup(path)};
+    output out = {.fd = -1, .place = {NULL, path}};
     gs_status status = gs_ok();
     if (digest) out.digest = gs_digest_stream_create();
-    if (!out.path || (digest && !out.digest))
-        status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    if (digest && !out.digest) status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     if (!status.code) status = write_file(&out, &what);
     if (!status.code && bytes) *bytes = out.bytes;
     if (!status.code && digest) *digest = gs_digest_stream_value(out.digest);
@@ -279,14 +281,21 @@ gs_status gs_safetensors_write(const char *path, const gs_safetensors_entry *ent
     return gs_status_prefix(status, "%s", path);
 }
 
+gs_status gs_safetensors_write_at(gs_file_place place, const gs_safetensors_entry *entries, size_t num_entries,
+                                  const gs_safetensors_metadata_entry *metadata, size_t num_metadata) {
+    const contents what = {entries, num_entries, metadata, num_metadata, NULL};
+    output out = {.fd = -1, .place = place};
+    gs_status status = write_file(&out, &what);
+    release_output(&out);
+    return gs_status_prefix(status, GS_PLACE, GS_PLACE_OF(place));
+}
+
 gs_status gs_safetensors_create(const char *path, const gs_safetensors_source *source,
                                 size_t *bytes) {
     const contents what = {source->entries, source->num_entries, source->metadata,
                            source->num_metadata, source};
-    output out = {.fd = -1, .path = strdup(path), .is_new = true};
-    gs_status status = gs_ok();
-    if (!out.path) status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!status.code) status = write_file(&out, &what);
+    output out = {.fd = -1, .place = {NULL, path}, .is_new = true};
+    gs_status status = write_file(&out, &what);
     if (!status.code && bytes) *bytes = out.bytes;
     release_output(&out);
     return gs_status_prefix(status, "%s", path);

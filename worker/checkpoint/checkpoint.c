@@ -1,10 +1,10 @@
 #include "worker/checkpoint/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -27,10 +27,32 @@ static gs_fence fence_of(const gs_checkpoint_options *options) {
                       .generation = options->request.generation};
 }
 
+// The job's directory, made where it is missing. What is above it is the operator's word, and may be links.
+static gs_status open_job(gs_directory *job, const char *directory) {
+    char root[PATH_MAX];
+    if (snprintf(root, sizeof root, "%s", directory) >= (int)sizeof root)
+        return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
+    size_t length = strlen(root);
+    while (length > 1 && root[length - 1] == '/') root[--length] = '\0';
+    char *slash = strrchr(root, '/');
+    gs_directory above;
+    if (slash && slash > root) {
+        *slash = '\0';
+        GS_TRY(gs_directory_make_path(root, 0755));
+    }
+    GS_TRY(gs_directory_open(&above, !slash ? "." : slash == root ? "/" : root, 0));
+    gs_status status = gs_directory_make_in(job, &above, slash ? slash + 1 : root, false);
+    gs_directory_close(&above);
+    return status;
+}
+
 gs_status gs_checkpoint_take_over(const gs_checkpoint_options *options) {
     const gs_fence mine = fence_of(options);
-    GS_TRY(gs_directory_make_path(options->directory, 0755));
-    return gs_fence_raise(options->directory, &mine);
+    gs_directory job;
+    GS_TRY(open_job(&job, options->directory));
+    gs_status status = gs_fence_raise_in(&job, &mine);
+    gs_directory_close(&job);
+    return status;
 }
 
 // Passes on what the fence has said.
@@ -41,27 +63,27 @@ static gs_status note_fence(gs_checkpoint_result *result, gs_status status) {
 }
 
 // Who could not take over when it began, because the disk was full, does so now: else nothing keeps those before it out.
-static gs_status hold_fence(gs_checkpoint_result *result, const gs_checkpoint_options *options) {
+static gs_status hold_fence(gs_checkpoint_result *result, const gs_directory *job, const gs_checkpoint_options *options) {
     const gs_fence mine = fence_of(options);
     bool stands;
-    GS_TRY(note_fence(result, gs_fence_check(options->directory, &mine)));
+    GS_TRY(note_fence(result, gs_fence_check_in(job, &mine)));
     if (!mine.generation || !*mine.cluster) return gs_ok();
-    GS_TRY(gs_fence_stands(&stands, options->directory, &mine));
-    return stands ? gs_ok() : note_fence(result, gs_fence_raise(options->directory, &mine));
+    GS_TRY(gs_fence_stands_in(&stands, job, &mine));
+    return stands ? gs_ok() : note_fence(result, gs_fence_raise_in(job, &mine));
 }
 
-static gs_status check_space(const char *directory, size_t bytes) {
+static gs_status check_space(const gs_directory *job, size_t bytes) {
     struct statvfs facts;
-    if (statvfs(directory, &facts) < 0) return gs_error_from_errno(errno, "%s", directory);
+    if (fstatvfs(job->fd, &facts) < 0) return gs_error_from_errno(errno, "%s", job->path);
     double has = (double)facts.f_bavail * (double)facts.f_frsize;
     double wants = (double)bytes * FREE_SPACE_FACTOR;
     if (has >= wants) return gs_ok();
     return gs_error(GS_RESOURCE_EXHAUSTED, "%s: %.0f MiB free, a checkpoint wants %.0f MiB",
-                    directory, has / 1048576, wants / 1048576);
+                    job->path, has / 1048576, wants / 1048576);
 }
 
 // Nothing in it tells one job from another: equal states make equal files.
-static gs_status write_whole(const char *path, const gs_state_snapshot *snapshot) {
+static gs_status write_whole(gs_file_place place, const gs_state_snapshot *snapshot) {
     GS_FAILPOINT("checkpoint.write");
     size_t num_tensors = snapshot->num_tensors + snapshot->num_own;
     gs_safetensors_entry *entries = calloc(num_tensors, sizeof *entries);
@@ -79,8 +101,8 @@ static gs_status write_whole(const char *path, const gs_state_snapshot *snapshot
     snprintf(consumed, sizeof consumed, "%lld", (long long)snapshot->position.consumed);
     const gs_safetensors_metadata_entry metadata[] = {
         {"part", "0"}, {"step", step}, {"consumed", consumed}};
-    gs_status status = gs_safetensors_write(path, entries, num_tensors, metadata,
-                                            sizeof metadata / sizeof metadata[0], NULL, NULL);
+    gs_status status = gs_safetensors_write_at(place, entries, num_tensors, metadata,
+                                               sizeof metadata / sizeof metadata[0]);
     free(entries);
     return status;
 }
@@ -128,34 +150,40 @@ static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manif
     return out;
 }
 
+// A checkpoint's directory, in its job's: what is written, and read back, is in these two, whatever becomes of their names.
+typedef struct opened {
+    const gs_directory *job, *checkpoint;
+    const char *name;  // of the checkpoint's
+} opened;
+
 // What is read back is what the check sums speak of: a bad write shows here, not at a resume.
-static gs_status read_back(gs_manifest_part *part, gs_checkpoint_result *result, const char *path,
+static gs_status read_back(gs_manifest_part *part, gs_checkpoint_result *result, gs_file_place place,
                            const gs_state_snapshot *snapshot) {
-    GS_TRY(gs_manifest_part_read(part, path));
+    GS_TRY(gs_manifest_part_read(part, place));
     result->part_bytes = part->bytes;
     result->part_digest = part->digest;
     result->state_digest = gs_state_snapshot_digest(snapshot);
     return gs_ok();
 }
 
-static gs_status write_one(gs_checkpoint_result *result, const char *part_path,
-                           const char *manifest_path, const gs_state_snapshot *snapshot,
-                           const gs_checkpoint_options *options) {
+static gs_status write_one(gs_checkpoint_result *result, const opened *in, const char *closing,
+                           const gs_state_snapshot *snapshot, const gs_checkpoint_options *options) {
     gs_manifest_part part = {0};
     gs_fenced_file manifest = {0};
     const gs_fence mine = fence_of(options);
-    gs_status status = write_whole(part_path, snapshot);
-    if (!status.code) status = read_back(&part, result, part_path, snapshot);
+    const gs_file_place place = {in->checkpoint, result->part_name};
+    gs_status status = write_whole(place, snapshot);
+    if (!status.code) status = read_back(&part, result, place, snapshot);
     if (!status.code)
-        status = note_fence(result, gs_fence_publish(build_manifest(snapshot, &part, options, result), manifest_path,
-                                                     options->directory, &mine, &manifest));
+        status = note_fence(result, gs_fence_publish(build_manifest(snapshot, &part, options, result),
+                                                     (gs_file_place){in->checkpoint, closing}, in->job, &mine, &manifest));
     gs_manifest_part_release(&part);
     result->manifest_digest = manifest.digest;
     result->bytes = result->part_bytes + manifest.bytes;
     return status;
 }
 
-static gs_status write_segments(const gs_checkpoint_result *result, const char *path,
+static gs_status write_segments(const gs_checkpoint_result *result, gs_file_place place,
                                 const gs_state_snapshot *snapshot, const gs_segment *segments,
                                 size_t num_segments) {
     GS_FAILPOINT("checkpoint.write");
@@ -163,34 +191,34 @@ static gs_status write_segments(const gs_checkpoint_result *result, const char *
     snprintf(part, sizeof part, "%d", result->request.part);
     const gs_safetensors_metadata_entry metadata[] = {{"checkpoint", id_of(result)},
                                                       {"part", part}};
-    return gs_part_file_write(path, snapshot, segments, num_segments, metadata,
+    return gs_part_file_write(place, snapshot, segments, num_segments, metadata,
                               sizeof metadata / sizeof metadata[0]);
 }
 
-static gs_status write_record(gs_checkpoint_result *result, const char *path, gs_json *record) {
+static gs_status write_record(gs_checkpoint_result *result, gs_file_place place, gs_json *record) {
     gs_digest digest;
     uint64_t record_bytes = 0;
-    gs_status status = gs_sealed_json_write(record, path, &record_bytes, &digest);
+    gs_status status = gs_sealed_json_write_at(record, place, &record_bytes, &digest);
     result->bytes = result->part_bytes + record_bytes;
     return status;
 }
 
 // The record comes last: where it is, its part is whole.
-static gs_status write_part(gs_checkpoint_result *result, const char *part_path,
-                            const char *record_path, const gs_state_snapshot *snapshot,
-                            const gs_checkpoint_options *options) {
+static gs_status write_part(gs_checkpoint_result *result, const opened *in, const char *closing,
+                            const gs_state_snapshot *snapshot, const gs_checkpoint_options *options) {
     gs_manifest_part part = {0};
     gs_segment *segments;
     size_t num_segments;
     const gs_checkpoint_request *request = &result->request;
+    const gs_file_place place = {in->checkpoint, result->part_name};
     GS_TRY(gs_part_file_cut(&segments, &num_segments, snapshot, request->part,
                             request->num_parts));
-    gs_status status = write_segments(result, part_path, snapshot, segments, num_segments);
-    if (!status.code) status = read_back(&part, result, part_path, snapshot);
+    gs_status status = write_segments(result, place, snapshot, segments, num_segments);
+    if (!status.code) status = read_back(&part, result, place, snapshot);
     if (!status.code) {
         gs_json *head = describe_run(snapshot, options, result);
         gs_json_set(head, "tensors", gs_manifest_tensors(snapshot, false));
-        status = write_record(result, record_path,
+        status = write_record(result, (gs_file_place){in->checkpoint, closing},
                               gs_part_record_make(head, gs_manifest_part_to_json(&part),
                                                   (size_t)request->part,
                                                   (size_t)request->num_parts, segments,
@@ -201,50 +229,55 @@ static gs_status write_part(gs_checkpoint_result *result, const char *part_path,
     return status;
 }
 
+static bool is_there(const gs_directory *directory, const char *name) {
+    return faccessat(directory->fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 // Of the part and of what says that it is there: the manifest, or its record.
-static gs_status write_files(gs_checkpoint_result *result, const char *path,
-                             const gs_state_snapshot *snapshot,
+static gs_status write_files(gs_checkpoint_result *result, const opened *in, const gs_state_snapshot *snapshot,
                              const gs_checkpoint_options *options) {
-    char part_path[PATH_MAX], closing_path[PATH_MAX], manifest_path[PATH_MAX];
     char record[GS_CHECKPOINT_FILE_LEN];
     bool is_whole = result->request.num_parts == 1;
+    const char *closing = is_whole ? GS_CHECKPOINT_MANIFEST : record, *path = in->checkpoint->path;
     gs_checkpoint_record_name(record, (size_t)result->request.part);
-    snprintf(part_path, sizeof part_path, "%s/%s", path, result->part_name);
-    snprintf(closing_path, sizeof closing_path, "%s/%s", path,
-             is_whole ? GS_CHECKPOINT_MANIFEST : record);
-    snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path);
-    if (access(manifest_path, F_OK) == 0)
+    if (is_there(in->checkpoint, GS_CHECKPOINT_MANIFEST))
         return gs_error(GS_FAILED_PRECONDITION, "%s: is a checkpoint already", path);
-    if (access(closing_path, F_OK) == 0)
-        return gs_error(GS_FAILED_PRECONDITION, "%s: is there already", closing_path);
-    gs_status status = is_whole ? write_one(result, part_path, closing_path, snapshot, options)
-                                : write_part(result, part_path, closing_path, snapshot, options);
+    if (is_there(in->checkpoint, closing))
+        return gs_error(GS_FAILED_PRECONDITION, "%s/%s: is there already", path, closing);
+    gs_status status = is_whole ? write_one(result, in, closing, snapshot, options)
+                                : write_part(result, in, closing, snapshot, options);
+    // Under this name nobody would find what was written into a directory that has another now.
+    if (!status.code) status = gs_directory_confirm(in->checkpoint, path, 2);
     if (status.code) {
-        unlink(closing_path);
-        unlink(part_path);
-        rmdir(path);
+        unlinkat(in->checkpoint->fd, closing, 0);
+        unlinkat(in->checkpoint->fd, result->part_name, 0);
+        unlinkat(in->job->fd, in->name, AT_REMOVEDIR);
     }
+    return status;
+}
+
+static gs_status save_in(gs_checkpoint_result *result, const gs_directory *job, const gs_state_snapshot *snapshot,
+                         const gs_checkpoint_options *options) {
+    gs_directory checkpoint;
+    GS_TRY(hold_fence(result, job, options));
+    size_t num_parts = snapshot->is_part ? 1 : (size_t)result->request.num_parts;
+    GS_TRY(check_space(job, snapshot->bytes / num_parts));
+    // Another rank may have made it for its own part.
+    bool is_whole = result->request.num_parts == 1;
+    GS_TRY(gs_directory_make_in(&checkpoint, job, result->name, is_whole));
+    const opened in = {job, &checkpoint, result->name};
+    gs_status status = write_files(result, &in, snapshot, options);
+    gs_directory_close(&checkpoint);
     return status;
 }
 
 static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *snapshot,
                       const gs_checkpoint_options *options) {
-    char path[PATH_MAX];
-    bool is_whole = result->request.num_parts == 1;
-    GS_TRY(gs_directory_refuse_links(options->directory, 1));
-    GS_TRY(gs_directory_make_path(options->directory, 0755));
-    GS_TRY(hold_fence(result, options));
-    size_t num_parts = snapshot->is_part ? 1 : (size_t)result->request.num_parts;
-    GS_TRY(check_space(options->directory, snapshot->bytes / num_parts));
-    if (snprintf(path, sizeof path, "%s/%s", options->directory, result->name) >=
-        (int)sizeof path - 64) {
-        return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
-    }
-    // Another rank may have made it for its own part.
-    if (is_whole && mkdir(path, 0755) < 0) return gs_error_from_errno(errno, "%s", path);
-    GS_TRY(gs_directory_make(path, 0755));
-    GS_TRY(gs_directory_refuse_links(path, 1));
-    return write_files(result, path, snapshot, options);
+    gs_directory job;
+    GS_TRY(open_job(&job, options->directory));
+    gs_status status = save_in(result, &job, snapshot, options);
+    gs_directory_close(&job);
+    return status;
 }
 
 // The same on all ranks that write parts of one save, and of no other.

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/directory.h"
 #include "rpc/checkpoint/checkpoint_reader.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/state/hook_tensors.h"
@@ -227,8 +226,7 @@ static gs_status hand_over(gs_trainer_state *state, opened *it) {
 
 gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs_job_spec *spec) {
     gs_checkpoint_reader *reader;
-    GS_TRY(gs_directory_refuse_links(path, 2));  // of the job, of the checkpoint
-    GS_TRY(gs_checkpoint_reader_open(&reader, path));
+    GS_TRY(gs_checkpoint_reader_open(&reader, path, 2));  // of the job, of the checkpoint
     opened *it = calloc(1, sizeof *it);
     if (!it) {
         gs_checkpoint_reader_close(reader);

@@ -71,7 +71,7 @@ static void describe(gs_safetensors_entry *entry, char name[GS_PART_ENTRY_NAME_L
     entry->data = data + (segment.first - first_here) * gs_dtype_bytes(tensor->dtype);
 }
 
-gs_status gs_part_file_write(const char *path, const gs_state_snapshot *snapshot,
+gs_status gs_part_file_write(gs_file_place place, const gs_state_snapshot *snapshot,
                              const gs_segment *segments, size_t num_segments,
                              const gs_safetensors_metadata_entry *metadata, size_t num_metadata) {
     gs_safetensors_entry *entries = calloc(num_segments + 1, sizeof *entries);
@@ -80,8 +80,7 @@ gs_status gs_part_file_write(const char *path, const gs_state_snapshot *snapshot
     if (entries && names) {
         for (size_t i = 0; i < num_segments; i++)
             describe(&entries[i], names[i], snapshot, segments[i]);
-        status = gs_safetensors_write(path, entries, num_segments, metadata, num_metadata, NULL,
-                                      NULL);
+        status = gs_safetensors_write_at(place, entries, num_segments, metadata, num_metadata);
     }
     free(entries);
     free(names);

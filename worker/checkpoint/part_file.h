@@ -20,7 +20,7 @@ GS_NODISCARD gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segme
                                         int num_parts);
 // Writes segments of a snapshot as safetensors.h says. Nothing in the file tells one job from another but
 // what is in `metadata`.
-GS_NODISCARD gs_status gs_part_file_write(const char *path, const gs_state_snapshot *snapshot,
+GS_NODISCARD gs_status gs_part_file_write(gs_file_place place, const gs_state_snapshot *snapshot,
                                           const gs_segment *segments, size_t num_segments,
                                           const gs_safetensors_metadata_entry *metadata,
                                           size_t num_metadata);

@@ -114,7 +114,7 @@ static void write_part(const char *dir, size_t part, size_t num_parts) {
     gs_manifest_part sums;
     uint64_t bytes;
     gs_digest digest;
-    assert_ok(gs_manifest_part_read(&sums, path));
+    assert_ok(gs_manifest_part_read(&sums, (gs_file_place){NULL, path}));
     gs_json *record = gs_part_record_make(describe_run(), gs_manifest_part_to_json(&sums), part,
                                           num_parts, segments, num_segments);
     gs_manifest_part_release(&sums);

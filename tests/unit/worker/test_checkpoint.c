@@ -1,6 +1,7 @@
 #include "worker/checkpoint/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -303,6 +304,125 @@ static void nothing_is_saved_or_loaded_behind_a_link(void **state) {
     free(job);
 }
 
+// Once, before that name is opened by the call that follows: the directory goes aside, and a link to another one has its name.
+static struct exchange {
+    const char *before;  // how the name begins; NULL: nothing is exchanged
+    char *directory, *aside, *link_to;
+} exchange;
+
+int __real_openat(int fd, const char *name, int flags, ...);
+int __wrap_openat(int fd, const char *name, int flags, ...);
+int __wrap_openat(int fd, const char *name, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    unsigned mode = flags & O_CREAT ? va_arg(more, unsigned) : 0;
+    va_end(more);
+    if (exchange.before && strncmp(name, exchange.before, strlen(exchange.before)) == 0) {
+        exchange.before = NULL;
+        assert_int_equal(rename(exchange.directory, exchange.aside), 0);
+        assert_int_equal(symlink(exchange.link_to, exchange.directory), 0);
+    }
+    return __real_openat(fd, name, flags, mode);
+}
+
+static void expect_refused(gs_status status, const char *path) {
+    assert_int_equal(status.code, GS_PERMISSION_DENIED);
+    if (!strstr(status.message, path)) fail_msg("\"%s\" does not name %s", status.message, path);
+}
+
+static size_t count_entries(const char *path);
+
+typedef struct lure {
+    char *job, *aside, *elsewhere;
+} lure;
+
+static lure make_lure(const fixture *f) {
+    lure it = {join(f->dir, "job"), join(f->dir, "aside"), join(f->dir, "elsewhere")};
+    assert_int_equal(mkdir(it.job, 0700), 0);
+    assert_int_equal(mkdir(it.elsewhere, 0700), 0);
+    return it;
+}
+
+static void release_lure(lure *it) {
+    free(it->job);
+    free(it->aside);
+    free(it->elsewhere);
+}
+
+static void a_job_that_becomes_a_link_is_not_saved_behind_it(void **state) {
+    // When it is opened; when all but its name is open already.
+    static const char *const moments[] = {"job", "step-", "part-0.safetensors.tmp", ".draft-"};
+    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
+        fixture *f = *state;
+        lure it = make_lure(f);
+        exchange = (struct exchange){moments[i], it.job, it.aside, it.elsewhere};
+        expect_refused(save(f, it.job).status, it.job);
+        assert_null(exchange.before);
+        assert_int_equal(count_entries(it.elsewhere), 0);
+        assert_int_equal(count_entries(it.aside), 0);
+        assert_int_equal(unlink(it.job), 0);
+        assert_int_equal(rmdir(it.elsewhere), 0);
+        assert_int_equal(rmdir(it.aside), 0);
+        release_lure(&it);
+    }
+}
+
+static void a_checkpoint_that_becomes_a_link_is_not_saved_behind_it(void **state) {
+    static const char *const moments[] = {"step-", "part-0.safetensors.tmp"};
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
+        lure it = make_lure(f);
+        // All ranks of one save agree in its name, so it is known before.
+        gs_checkpoint_options options = {.directory = it.job,
+                                         .job = "j-000000000001",
+                                         .cluster = "",
+                                         .spec = &f->spec,
+                                         .request = {.reason = "periodic", .world_size = 2, .num_parts = 2}};
+        gs_checkpoint_result result = gs_checkpoint_announce(&f->snapshot.position, &options);
+        char *path = join(it.job, result.name);
+        exchange = (struct exchange){moments[i], path, it.aside, it.elsewhere};
+        expect_refused(gs_checkpoint_save(&result, &f->snapshot, &options), path);
+        assert_null(exchange.before);
+        assert_int_equal(count_entries(it.elsewhere), 0);
+        unlink(path);
+        rmdir(it.aside);
+        assert_int_equal(rmdir(it.job), 0);
+        assert_int_equal(rmdir(it.elsewhere), 0);
+        free(path);
+        release_lure(&it);
+    }
+}
+
+// Another state lies behind the link, whole and valid.
+static void nothing_is_loaded_behind_a_link_that_comes_meanwhile(void **state) {
+    static const char *const moments[] = {"job", "step-"};
+    fixture *f = *state;
+    lure it = make_lure(f);
+    gs_checkpoint_result result = save(f, it.job);
+    assert_ok(result.status);
+    gs_digest saved = gs_trainer_state_digest(&f->state);
+    char command[4200], *path = join(it.job, result.name);
+    scramble(&f->state, 8);
+    gs_digest before = gs_trainer_state_digest(&f->state);
+    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
+        char *exchanged = i == 0 ? it.job : path;
+        exchange = (struct exchange){moments[i], exchanged, it.aside, it.elsewhere};
+        expect_refused(gs_checkpoint_load(&f->state, path, &f->spec), exchanged);
+        assert_true(gs_digest_equal(before, gs_trainer_state_digest(&f->state)));
+        assert_int_equal(unlink(exchanged), 0);
+        assert_int_equal(rename(it.aside, exchanged), 0);
+    }
+    // Who has opened it reads what was there.
+    snprintf(command, sizeof command, "cp -r '%s' '%s/' && truncate -s -1 '%s/%s/" PART "'", path, it.elsewhere, it.elsewhere, result.name);
+    assert_int_equal(system(command), 0);
+    exchange = (struct exchange){PART, it.job, it.aside, it.elsewhere};
+    assert_ok(gs_checkpoint_load(&f->state, path, &f->spec));
+    assert_null(exchange.before);
+    assert_true(gs_digest_equal(saved, gs_trainer_state_digest(&f->state)));
+    free(path);
+    release_lure(&it);
+}
+
 static void refuse_with(fixture *f, const char *from, const char *to, const char *named) {
     gs_checkpoint_result result = save(f, f->dir);
     char *path = join(f->dir, result.name), text[sizeof mlp_spec + 32];
@@ -391,6 +511,9 @@ int main(void) {
         TEST(a_short_part_is_data_loss),
         TEST(a_directory_without_manifest_is_no_checkpoint),
         TEST(nothing_is_saved_or_loaded_behind_a_link),
+        TEST(a_job_that_becomes_a_link_is_not_saved_behind_it),
+        TEST(a_checkpoint_that_becomes_a_link_is_not_saved_behind_it),
+        TEST(nothing_is_loaded_behind_a_link_that_comes_meanwhile),
         TEST(another_learning_rate_is_refused_by_name),
         TEST(another_model_is_refused_by_name),
         TEST(settings_that_a_checkpoint_lacks_were_the_default),

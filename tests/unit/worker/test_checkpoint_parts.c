@@ -246,7 +246,7 @@ static void pipes_and_links_are_no_checkpoint(void **state) {
     char *real = f->path;
     assert_true(asprintf(&f->path, "%s/step-link", f->dir) > 0);
     assert_int_equal(symlink(real, f->path), 0);
-    expect(commit(f), GS_DATA_LOSS, "step-link: is no directory");
+    expect(commit(f), GS_DATA_LOSS, "step-link: is a symbolic link");
     assert_int_equal(access(file(f, "MANIFEST.json"), F_OK), -1);
     free(f->path);
     f->path = real;
