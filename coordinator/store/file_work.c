@@ -72,13 +72,13 @@ static gs_status is_missing(const file_work *it, gs_status status) {
 static gs_status read_whole(const file_work *it) {
     char path[PATH_LEN + 300];
     snprintf(path, sizeof path, "%s/MANIFEST.json", it->path);
-    GS_TRY(gs_file_verify(path, -1, it->report.manifest_digest));
+    GS_TRY(gs_file_verify(path, 2, -1, it->report.manifest_digest));
     for (size_t i = 0; i < it->report.num_files; i++) {
         const gs_checkpoint_file *file = &it->report.files[i];
         if (!gs_file_name_plain(file->name))
             return gs_error(GS_INVALID_ARGUMENT, "checkpoint: \"%s\" is no file name", file->name);
         snprintf(path, sizeof path, "%s/%s", it->path, file->name);
-        GS_TRY(gs_file_verify(path, file->bytes, file->digest));
+        GS_TRY(gs_file_verify(path, 2, file->bytes, file->digest));
     }
     return gs_ok();
 }

@@ -98,35 +98,145 @@ logged inside apt-get update -qq
 packed() { local name; for name in "$@"; do echo "/debs/${name}_${version}_$architecture.deb"; done; }
 # shellcheck disable=SC2046  # words
 logged inside apt-get install -y -qq --no-install-recommends $(packed gradsync gradsync-coordinator gradsync-worker "libgradsync$abi")
-inside getent passwd gradsync | grep -q ':/var/lib/gradsync:.*nologin' || fail "no user gradsync"
-same "$(inside stat -c '%U %a' /var/lib/gradsync)" "gradsync 750" "whose its data are"
+for user in gradsync gradsync-worker; do inside getent passwd "$user" | grep -q ":/var/lib/$user:.*nologin" || fail "no user $user"; done
+same "$(inside id -nG gradsync-worker)" gradsync-worker "groups of workers"
+state_dirs() { inside stat -c '%n %U:%G %a' /var/lib/gradsync /var/lib/gradsync/data /var/lib/gradsync/checkpoints | sed 's|^/var/lib/||' | tr '\n' ' '; }
+wanted_dirs="gradsync gradsync:gradsync 711 gradsync/data gradsync:gradsync-worker 2750 gradsync/checkpoints gradsync:gradsync-worker 2770 "
+same "$(state_dirs)" "$wanted_dirs" "whose the data are"
 for program in gradsync gradsync-coordinator gradsync-worker gradsync-api; do inside "$program" --version >/dev/null || fail "$program does not start"; done
 inside ldconfig -p | grep -q "libgradsync.so.$abi" || fail "the loader does not find the library"
 
-echo "· a job is trained by what the service files start"
-start_of() { sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/$1.service"; }
-# shellcheck disable=SC2046  # words
-service() { exec chroot "$root" env -i PATH=/usr/bin:/bin STATE_DIRECTORY=/var/lib/gradsync setpriv --reuid gradsync --regid gradsync --clear-groups --no-new-privs --bounding-set=-all $(start_of "$1"); }
+say_of() { sed -n "s/^$2=//p" "$root/usr/lib/systemd/system/$1.service" | tail -n 1; }
+as_user() { # USER [--init-groups or --clear-groups] COMMAND…
+  local user=$1 groups=$2
+  shift 2
+  chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/nonexistent "${environment[@]}" setpriv --reuid "$user" --regid "$user" "$groups" --no-new-privs --bounding-set=-all "$@"
+}
+environment=()
+# As systemd does: user, groups, umask and state of the unit.
+service() { # NAME
+  umask "$(say_of "$1" UMask)"
+  environment=("STATE_DIRECTORY=/var/lib/$(say_of "$1" StateDirectory)")
+  # shellcheck disable=SC2046  # words
+  as_user "$(say_of "$1" User)" --init-groups $(say_of "$1" ExecStart)
+}
+# As the units of a version had it whose workers were the coordinator's user.
+service_before() { # NAME UMASK
+  umask "$2"
+  environment=(STATE_DIRECTORY=/var/lib/gradsync)
+  # shellcheck disable=SC2046  # words
+  as_user gradsync --clear-groups $(say_of "$1" ExecStart)
+}
+process_of() { pgrep -P "$1" -x "$2" || { [ "$(cat "/proc/$1/comm")" = "$2" ] && echo "$1"; }; }
+ends() { # PID NAME
+  local pid
+  pid=$(process_of "$1" "${2:0:15}") || fail "$2 does not run"
+  kill -TERM "$pid"
+  wait "$1" || fail "$2 ended with $?"
+}
 # At ports of its own: the machine's network is shared.
 http=$((20000 + RANDOM % 5000)) control=$((25000 + RANDOM % 5000))
 sed -i "s/:8470/:$http/; s/:8471/:$control/" "$root"/etc/gradsync/*.json
+token=()
+cli() { inside GRADSYNC_SERVER="http://127.0.0.1:$http" HOME=/root "${token[@]}" gradsync "$@"; }
+wait_for() { # SECONDS WHAT COMMAND…
+  local seconds=$1 what=$2
+  shift 2
+  for _ in $(seq $((seconds * 5))); do ! "$@" >/dev/null 2>&1 || return 0; sleep 0.2; done
+  fail "$what ($(cat "$work"/*coordinator.log "$work"/*worker.log 2>/dev/null | tail -n 5))"
+}
+job_of() { # NAME FIELD
+  cli show "$1" -o json | jq -r "$2"
+}
+job() { # NAME STEPS DELAY_MS
+  printf '{"name":"%s","model":{"kind":"gpt2","gpt2":{"layers":1,"heads":2,"channels":16,"context":16}},"data":{"kind":"bytes","train":"*.txt"},"steps":{"target":%s},
+    "checkpoint":{"every_steps":20,"keep_last":1000},"debug":{"step_delay_ms":%s}}' "$1" "$2" "$3" >"$root/tmp/job.json"
+  cli submit /tmp/job.json >"$work/submit.log" 2>&1 || { cat "$work/submit.log" "$work"/*coordinator.log; fail "submit $1"; }
+}
+is_in() { [ "$(job_of "$1" .state)" = "$2" ]; }
+verified() { cli checkpoints "$1" -o json | jq -r '.items[] | select(.verified) | .step' | sort -n | tail -n 1; }
+is_verified_after() { [ "$(verified "$1")" -gt "$2" ]; }
+ready() { cli health; }
+
+echo "· what a version has left, whose workers were the coordinator's user"
+inside chmod 750 /var/lib/gradsync
+inside rmdir /var/lib/gradsync/checkpoints
+inside chown gradsync:gradsync /var/lib/gradsync/data
+inside chmod 0750 /var/lib/gradsync/data
 printf 'to be or not to be, that is the question. %.0s' {1..200} >"$root/var/lib/gradsync/data/text.txt"
-service gradsync-coordinator >"$work/coordinator.log" 2>&1 &
+inside chown gradsync:gradsync /var/lib/gradsync/data/text.txt
+inside chmod 0600 /var/lib/gradsync/data/text.txt
+(service_before gradsync-coordinator 0077) >"$work/old-coordinator.log" 2>&1 &
 coordinator=$!
-service gradsync-worker >"$work/worker.log" 2>&1 &
+wait_for 30 "the coordinator" ready
+(service_before gradsync-worker 0027) >"$work/old-worker.log" 2>&1 &
 worker=$!
-cli() { inside GRADSYNC_SERVER="http://127.0.0.1:$http" HOME=/root gradsync "$@"; }
-for _ in $(seq 100); do ! cli health >/dev/null 2>&1 || break; sleep 0.2; done
-echo '{"name":"packed","model":{"kind":"gpt2","gpt2":{"layers":1,"heads":2,"channels":16,"context":16}},"data":{"kind":"bytes","train":"*.txt"},"steps":{"target":20}}' >"$root/tmp/job.json"
-cli submit /tmp/job.json >"$work/submit.log" 2>&1 || { cat "$work/submit.log" "$work/coordinator.log"; fail submit; }
-for _ in $(seq 300); do
-  state=$(cli show packed -o json | sed -n 's/.*"state": *"\([a-z]*\)".*/\1/p' | head -n 1)
-  case $state in succeeded | failed | cancelled) break ;; esac
-  sleep 0.2
+job begun 100000 20
+wait_for 60 "a checkpoint" is_verified_after begun 0
+begun=$(job_of begun .id)
+ends "$worker" gradsync-worker
+worker=''
+saved=$(verified begun)
+[ -n "$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'part-*' -user gradsync -group gradsync -perm 600)" ] || fail "nothing is as before: $(inside ls -lR /var/lib/gradsync/checkpoints)"
+
+echo "· an upgrade gives workers a user of their own, and what was trained to their group"
+logged inside dpkg -i --force-confold "$(packed gradsync-coordinator)" "$(packed gradsync-worker)"
+same "$(state_dirs)" "$wanted_dirs" "whose the data are, of an upgrade"
+ends "$coordinator" gradsync-coordinator
+(service gradsync-coordinator) >"$work/coordinator.log" 2>&1 &
+coordinator=$!
+wait_for 30 "the coordinator" ready
+# What it keeps for itself, as far as anybody has made it.
+cli token new administrator --role admin >"$work/token" 2>"$work/inside.log" || fail "token: $(cat "$work/inside.log")"
+token=(GRADSYNC_TOKEN="$(cat "$work/token")")
+as_user gradsync --init-groups gradsync key new of-a-worker --role worker --data-dir /var/lib/gradsync --out /var/lib/gradsync/of-a-worker.key >"$work/key" 2>&1 || fail "key: $(cat "$work/key")"
+inside sh -c 'install -d -m 755 /etc/gradsync && install -o root -g gradsync -m 640 /dev/null /etc/gradsync/tls-key.pem'
+(service gradsync-worker) >"$work/worker.log" 2>&1 &
+worker=$!
+wait_for 60 "the job goes on" is_verified_after begun "$saved"
+
+echo "· what runs a job reads nothing of the coordinator's"
+agent=$(process_of "$worker" gradsync-worker)
+trainers=$(pgrep -P "$agent") || fail "there are no trainers"
+uid=$(inside id -u gradsync-worker)
+for pid in "$agent" $trainers; do
+  same "$(awk '/^Uid:/ { print $2, $3, $4, $5 }' "/proc/$pid/status")" "$uid $uid $uid $uid" "whose process $pid is"
+  same "$(awk '/^Groups:/ { $1 = ""; print }' "/proc/$pid/status" | xargs)" "$(inside id -g gradsync-worker)" "groups of process $pid"
 done
-same "$state" succeeded "the job's state ($(cat "$work/coordinator.log" "$work/worker.log" | tail -n 5))"
-for pid in "$worker" "$coordinator"; do kill -TERM "$pid"; wait "$pid" || fail "ended with $?"; done
+# In places of theirs it reads; elsewhere nothing, no names either.
+as_worker() { as_user gradsync-worker --init-groups "$@"; }
+as_worker cat /var/lib/gradsync/data/text.txt >/dev/null || fail "data"
+inside find /var/lib/gradsync -path /var/lib/gradsync/data -prune -o -path /var/lib/gradsync/checkpoints -prune -o -print >"$work/kept"
+for name in control.key keys.json of-a-worker.key tokens.json; do grep -q "/$name\$" "$work/kept" || fail "there is no $name: $(cat "$work/kept")"; done
+grep -q '\.db$\|\.sqlite$' "$work/kept" || fail "there is no database: $(cat "$work/kept")"
+echo /etc/gradsync/tls-key.pem >>"$work/kept"
+while read -r path; do
+  for may in r w; do
+    ! as_worker test "-$may" "$path" || fail "a trainer may $may $path: $(inside ls -ld "$path")"
+  done
+done <"$work/kept"
+! as_worker ls /var/lib/gradsync >"$work/inside.log" 2>&1 || fail "a trainer sees names: $(cat "$work/inside.log")"
+
+echo "· each reads, and the coordinator removes, what the other has saved"
+[ -n "$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'part-*' -user gradsync-worker -group gradsync-worker -perm 640)" ] ||
+  fail "checkpoints of the worker: $(inside ls -lR "/var/lib/gradsync/checkpoints/$begun")"
+same "$(inside find "/var/lib/gradsync/checkpoints/$begun" -type d ! -perm 2770)" "" "directories that are not the group's"
+first=$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'step-*' -user gradsync-worker -printf '%f\n' | sort | sed -n '1s/step-0*\([0-9]*\)-.*/\1/p')
+[ "$first" -gt "$saved" ] || fail "it began anew, and did not go on from step $saved: its first checkpoint is of step $first"
+cli stop begun >/dev/null || fail stop
+wait_for 60 "it ends" is_in begun cancelled
+cli delete begun --purge >/dev/null || fail delete
+wait_for 30 "its checkpoints go" test ! -e "$root/var/lib/gradsync/checkpoints/$begun"
+
+echo "· a job is trained by what the service files start"
+job packed 20 0
+wait_for 60 "the end of the job" is_in packed succeeded
+same "$(verified packed)" 20 "which checkpoint is verified"
+ends "$worker" gradsync-worker
+ends "$coordinator" gradsync-coordinator
 worker='' coordinator=''
+rm "$root/etc/gradsync/tls-key.pem"
+! grep -h 'WARN\|ERROR\|level=warn\|level=error' "$work/coordinator.log" "$work/worker.log" | grep -i 'permission\|not permitted' || fail "something was refused"
 
 echo "· an upgrade keeps settings, removal keeps them and data, purge takes the settings"
 sed -i 's/"slots": 0/"slots": 3/' "$root/etc/gradsync/worker.json"

@@ -8,7 +8,7 @@ command -v systemd-analyze >/dev/null || { echo "SKIP units: no systemd-analyze 
 
 mkdir "$run/units"
 for unit in "$units"/*.service; do
-  sed "s|/usr/bin/|$bin/|" "$unit" >"$run/units/$(basename "$unit")"
+  sed "s|/usr/bin/|$bin/|; s|/usr/lib/gradsync/|$units/|" "$unit" >"$run/units/$(basename "$unit")"
 done
 
 claim "systemd finds nothing wrong with the units"
@@ -38,7 +38,11 @@ done
 if command -v systemd-sysusers >/dev/null; then
   mkdir -p "$run/sysroot/etc"
   systemd-sysusers --root="$run/sysroot" "$units/sysusers.conf" >"$run/out" 2>&1 || fail "sysusers: $(cat "$run/out")"
-  grep -q '^gradsync:.*:/var/lib/gradsync:.*nologin$' "$run/sysroot/etc/passwd" || fail "user: $(cat "$run/sysroot/etc/passwd")"
+  for user in gradsync gradsync-worker; do
+    grep -q "^$user:.*:/var/lib/$user:.*nologin$" "$run/sysroot/etc/passwd" || fail "$user: $(cat "$run/sysroot/etc/passwd")"
+  done
+  grep -q '^gradsync-worker:.*:gradsync$' "$run/sysroot/etc/group" || fail "groups: $(cat "$run/sysroot/etc/group")"
+  ! grep -q '^gradsync:.*gradsync-worker' "$run/sysroot/etc/group" || fail "workers are in the coordinator's group"
 fi
 
 claim "coordinator and worker train a job under all of it"

@@ -28,7 +28,7 @@ int __wrap_access(const char *path, int mode);
 DIR *__real_opendir(const char *path);
 DIR *__wrap_opendir(const char *path);
 gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
-gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest);
+gs_status __wrap_gs_file_verify(const char *path, int levels, int64_t bytes, const char *digest);
 gs_status __wrap_gs_file_remove_tree(const char *path, int levels);
 gs_status __wrap_gs_file_remove_checkpoint(const char *path);
 gs_status __real_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
@@ -132,7 +132,8 @@ gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const
     return gs_error(GS_NOT_FOUND, "the record has no look at %s", path);
 }
 
-gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest) {
+gs_status __wrap_gs_file_verify(const char *path, int levels, int64_t bytes, const char *digest) {
+    (void)levels;
     (void)bytes;
     (void)digest;
     stage_note_write("verify", below_checkpoints(path));

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/directory.h"
+
 #define READ_BYTES (1 << 20)
 #define MOST_WALKS 8
 #define MOST_DEPTH 100  // directories that are open at a time; what is deeper no save has made
@@ -41,10 +43,27 @@ static gs_status digest_file(gs_digest *digest, int64_t *bytes, int file, const 
     return status;
 }
 
-gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest) {
+// By descriptors from the root on: whoever writes there is not whoever reads here.
+static gs_status open_to_read(int *file, const char *path, int levels) {
+    char above[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    gs_directory directory;
+    if (!slash || slash == path || (size_t)(slash - path) >= sizeof above)
+        return gs_error(GS_INVALID_ARGUMENT, "%s: is no path of a file to verify", path);
+    snprintf(above, sizeof above, "%.*s", (int)(slash - path), path);
+    gs_status status = gs_status_prefix(gs_directory_open(&directory, above, levels), "verify");
+    if (status.code == GS_DATA_LOSS) status.code = GS_UNAVAILABLE;  // as error_of_read
+    if (status.code) return status;
+    *file = openat(directory.fd, slash + 1, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (*file < 0) status = error_of_read(errno, path);
+    gs_directory_close(&directory);
+    return status;
+}
+
+gs_status gs_file_verify(const char *path, int levels, int64_t bytes, const char *digest) {
     struct stat facts;
-    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0) return error_of_read(errno, path);
+    int file;
+    GS_TRY(open_to_read(&file, path, levels));
     if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {
         close(file);
         return gs_error(GS_DATA_LOSS, "%s: is no regular file", path);

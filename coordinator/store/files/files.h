@@ -10,8 +10,8 @@
 #include "core/status.h"
 
 // Reads the whole file; DATA_LOSS names the file when size or digest differ. An empty digest: not
-// compared. bytes −1: not compared.
-GS_NODISCARD gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest);
+// compared. bytes −1: not compared. PERMISSION_DENIED: one of the last `levels` directories of the path is a link.
+GS_NODISCARD gs_status gs_file_verify(const char *path, int levels, int64_t bytes, const char *digest);
 // There is nothing of that name. What a disk refuses to say is not gone: nothing is removed or forgotten for it.
 bool gs_file_is_gone(const char *path);
 // Walks by descriptors and follows no links, also none that are put in the place of what is being removed, nor of one of the last

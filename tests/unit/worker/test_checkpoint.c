@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,12 +12,15 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/random.h"
 #include "kernels/device.h"
+#include "rpc/checkpoint/checkpoint_commit.h"
+#include "rpc/checkpoint/checkpoint_reader.h"
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
@@ -423,6 +427,119 @@ static void nothing_is_loaded_behind_a_link_that_comes_meanwhile(void **state) {
     release_lure(&it);
 }
 
+static unsigned mode_of(const char *directory, const char *name) {
+    struct stat facts;
+    char *path = join(directory, name);
+    assert_int_equal(lstat(path, &facts), 0);
+    free(path);
+    return facts.st_mode & 07777;
+}
+
+static void weights_are_their_owners_unless_the_place_is_shared_with_its_group(void **state) {
+    fixture *f = *state;
+    static const struct {
+        unsigned root, directory, part, manifest;
+    } rows[] = {{0755, 0755, 0600, 0644}, {02770, 02770, 0640, 0644}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *root = join(f->dir, i ? "shared" : "own"), *job = join(root, "job");
+        mode_t usual = umask(022);
+        assert_int_equal(mkdir(root, 0700), 0);
+        assert_int_equal(chmod(root, rows[i].root), 0);
+        gs_checkpoint_result result = save(f, job);
+        umask(usual);
+        assert_ok(result.status);
+        char *path = join(job, result.name);
+        assert_int_equal(mode_of(root, "job"), rows[i].directory);
+        assert_int_equal(mode_of(job, result.name), rows[i].directory);
+        assert_int_equal(mode_of(path, PART), rows[i].part);
+        assert_int_equal(mode_of(path, "MANIFEST.json"), rows[i].manifest);
+        free(path);
+        free(job);
+        free(root);
+    }
+}
+
+// In a process of that user, who is in these two groups alone.
+static int run_as(uid_t user, gid_t group, gid_t other, int (*body)(fixture *f, const char *path), fixture *f, const char *path) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        umask(0007);
+        if (setgroups(1, &other) != 0 || setgid(group) != 0 || setuid(user) != 0) _exit(100);
+        _exit(body(f, path));
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 200;
+}
+
+static int save_part(fixture *f, const char *job) {
+    gs_checkpoint_options options = {.directory = job,
+                                     .job = "j-000000000001",
+                                     .cluster = "c-home",
+                                     .spec = &f->spec,
+                                     .request = {.reason = "periodic", .world_size = 2, .num_parts = 2, .generation = 1}};
+    for (int part = 0; part < 2; part++) {
+        gs_checkpoint_result result;
+        options.request.part = part;
+        if (gs_checkpoint_save(&result, &f->snapshot, &options).code) return 1;
+    }
+    return 0;
+}
+
+// As a coordinator does: the manifest, and a look at each byte.
+static int commit_and_read(fixture *f, const char *path) {
+    (void)f;
+    gs_json *manifest = NULL;
+    gs_checkpoint_reader *reader;
+    uint64_t bytes;
+    if (gs_checkpoint_commit(&manifest, &bytes, path).code) return 1;
+    gs_json_release(manifest);
+    if (gs_checkpoint_reader_open(&reader, path, 2).code) return 2;
+    gs_checkpoint_reader_close(reader);
+    return 0;
+}
+
+static int load_as_trainer(fixture *f, const char *path) {
+    return gs_checkpoint_load(&f->state, path, &f->spec).code ? 1 : 0;
+}
+
+static int remove_as_coordinator(fixture *f, const char *path) {
+    (void)f;
+    char command[4200];
+    snprintf(command, sizeof command, "rm -r '%s'", path);
+    return system(command) ? 1 : 0;
+}
+
+// A trainer's user, and a coordinator's that is in the trainers' group.
+static void two_users_save_verify_load_and_remove_in_a_shared_place(void **state) {
+    enum { TRAINER = 54321, COORDINATOR = 54322 };
+    fixture *f = *state;
+    if (geteuid() != 0) {
+        print_message("skipped: other users are root's to be\n");
+        skip();
+    }
+    char *root = join(f->dir, "shared"), *job = join(root, "job");
+    assert_int_equal(chmod(f->dir, 0711), 0);
+    assert_int_equal(mkdir(root, 0700), 0);
+    assert_int_equal(chown(root, COORDINATOR, TRAINER), 0);
+    assert_int_equal(chmod(root, 02770), 0);
+    assert_int_equal(run_as(TRAINER, TRAINER, TRAINER, save_part, f, job), 0);
+    gs_checkpoint_options options = {.job = "j-000000000001",
+                                     .request = {.reason = "periodic", .world_size = 2, .num_parts = 2, .generation = 1}};
+    gs_checkpoint_result known = gs_checkpoint_announce(&f->snapshot.position, &options);
+    char *path = join(job, known.name);
+    assert_int_equal(run_as(COORDINATOR, COORDINATOR, TRAINER, commit_and_read, f, path), 0);
+    // What the coordinator has written there the trainer reads.
+    assert_int_equal(run_as(TRAINER, TRAINER, TRAINER, load_as_trainer, f, path), 0);
+    // A third user has no part in it.
+    assert_int_not_equal(run_as(54323, 54323, 54323, load_as_trainer, f, path), 0);
+    assert_int_equal(run_as(COORDINATOR, COORDINATOR, TRAINER, remove_as_coordinator, f, job), 0);
+    free(path);
+    free(job);
+    free(root);
+}
+
 static void refuse_with(fixture *f, const char *from, const char *to, const char *named) {
     gs_checkpoint_result result = save(f, f->dir);
     char *path = join(f->dir, result.name), text[sizeof mlp_spec + 32];
@@ -511,6 +628,8 @@ int main(void) {
         TEST(a_short_part_is_data_loss),
         TEST(a_directory_without_manifest_is_no_checkpoint),
         TEST(nothing_is_saved_or_loaded_behind_a_link),
+        TEST(weights_are_their_owners_unless_the_place_is_shared_with_its_group),
+        TEST(two_users_save_verify_load_and_remove_in_a_shared_place),
         TEST(a_job_that_becomes_a_link_is_not_saved_behind_it),
         TEST(a_checkpoint_that_becomes_a_link_is_not_saved_behind_it),
         TEST(nothing_is_loaded_behind_a_link_that_comes_meanwhile),
