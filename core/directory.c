@@ -77,6 +77,8 @@ static gs_status refusal_of(int error_number, int parent, const char *name, cons
 static gs_status open_here(gs_directory *out, int parent, const char *name, int flags) {
     struct stat facts;
     out->fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
+    // What may be walked through and not be read is as good for all but to list and to sync it.
+    if (out->fd < 0 && errno == EACCES) out->fd = openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC | flags);
     if (out->fd < 0) return refusal_of(errno, parent, name, out->path);
     const mode_t shared = S_ISGID | S_IWGRP | S_IXGRP;
     out->is_shared = fstat(out->fd, &facts) == 0 && (facts.st_mode & shared) == shared;
@@ -145,6 +147,8 @@ gs_status gs_directory_make_in(gs_directory *out, const gs_directory *parent, co
         out->is_shared = true;
     }
     gs_status status = gs_directory_sync(parent);
+    // As sync_parent: who may not read the parent of what is there had no hand in it.
+    if (!made && status.code == GS_PERMISSION_DENIED) return gs_ok();
     if (status.code) gs_directory_close(out);
     return status;
 }
@@ -165,7 +169,7 @@ gs_status gs_directory_confirm(const gs_directory *directory, const char *path, 
 // Some file systems refuse to sync a directory, and have nothing better to offer.
 gs_status gs_directory_sync(const gs_directory *directory) {
     if (fsync(directory->fd) == 0 || errno == EINVAL) return gs_ok();
-    return gs_error_from_errno(errno, "sync %s", directory->path);
+    return gs_error_from_errno(errno == EBADF ? EACCES : errno, "sync %s", directory->path);
 }
 
 int gs_file_place_fd(gs_file_place place) { return place.directory ? place.directory->fd : AT_FDCWD; }

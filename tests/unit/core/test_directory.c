@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -121,11 +122,45 @@ static void what_is_made_is_its_makers_unless_the_directory_is_shared(void **sta
     }
 }
 
+static int walk_through(const char *root) {
+    gs_directory deep, job;
+    if (setuid(54321) != 0) return 10;
+    if (gs_directory_open(&job, join(root, "deep/job"), 2).code) return 1;
+    gs_directory_close(&job);
+    if (gs_directory_open(&deep, join(root, "deep"), 1).code) return 2;
+    if (gs_directory_make_in(&job, &deep, "job", false).code) return 3;
+    gs_directory_close(&job);
+    // Nobody can say that its name is on the disk.
+    if (gs_directory_make_in(&job, &deep, "new", false).code != GS_PERMISSION_DENIED) return 4;
+    gs_directory_close(&deep);
+    return 0;
+}
+
+static void what_may_be_walked_through_need_not_be_read(void **state) {
+    const char *root = *state, *deep = join(root, "deep"), *job = join(root, "deep/job");
+    if (geteuid() != 0) {
+        print_message("skipped: other users are root's to be\n");
+        skip();
+    }
+    assert_int_equal(chmod(root, 0711), 0);
+    assert_int_equal(mkdir(deep, 0300), 0);
+    assert_int_equal(mkdir(job, 0700), 0);
+    assert_int_equal(chown(deep, 54321, 54321) + chown(job, 54321, 54321), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) _exit(walk_through(root));
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_last_names_are_no_links_and_those_above_may_be, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_place_that_another_has_taken_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_made_is_its_makers_unless_the_directory_is_shared, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_may_be_walked_through_need_not_be_read, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
