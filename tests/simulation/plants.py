@@ -18,7 +18,7 @@ BUGS = [
     ("generations: a life begins where the last one began", "engine/engine.c",
      "engine->state.generations.next = options->first_generation;",
      "engine->state.generations.next = options->first_generation > GS_GENERATION_BLOCK ? options->first_generation - GS_GENERATION_BLOCK : options->first_generation;"),
-    ("members: all of a run have one incarnation", "engine/runs/launch.c",
+    ("members: all of a run have one incarnation", "engine/runs/placement.c",
      "member->incarnation = gs_mind_draw(engine);", "member->incarnation = 7;"),
     # Who may say what.
     ("admission: any generation will do", "engine/admission.c",
