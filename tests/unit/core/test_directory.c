@@ -29,8 +29,10 @@ static int tear_down(void **state) {
 static const char *join(const char *directory, const char *name) {
     static char path[4][1000];
     static int next;
+    char made[sizeof path[0]];  // `directory` may be one of them
+    snprintf(made, sizeof made, "%s/%s", directory, name);
     next = (next + 1) % 4;
-    snprintf(path[next], sizeof path[next], "%s/%s", directory, name);
+    memcpy(path[next], made, sizeof made);
     return path[next];
 }
 
