@@ -102,7 +102,7 @@ BUGS = [
     ("fence: not asked about by who may have missed it", "engine/runs/absence.c",
      "else if (absence->num_doubts && is_time) look(engine, run);", "else (void)is_time;"),
     ("claims: one that nobody else tells of is believed", "engine/runs/claims.c",
-     "bool stands = claim->step &&", "bool stands = !engine && claim->step &&"),
+     "bool stands = first && claim->step &&", "bool stands = !engine && first && claim->step &&"),
     ("claims: who stands where others are is the liar", "engine/runs/claims.c",
      "if (run->members[i].applied_step > first->applied_step) first", "if (run->members[i].applied_step < first->applied_step) first"),
     ("drain: nobody is told who was away", "engine/runs/rendezvous.c", "if (run->draining) gs_tell_drain(engine, member);", ""),
