@@ -96,10 +96,8 @@ typedef struct gs_next_plan {
 } gs_next_plan;
 
 // A step that one rank alone has told of.
-#define GS_CLAIM_OF_BEFORE (-1)
-
 typedef struct gs_claim {
-    int member;  // its index; GS_CLAIM_OF_BEFORE: nobody tells of it any more, and it is in the job's row
+    int member;  // its index
     int64_t step, since_ns;  // 0: there is none; since when it is told and the others are not away
 } gs_claim;
 

@@ -65,63 +65,23 @@ static bool have_told_since(const gs_run *run, const gs_member *but, int64_t sin
     return true;
 }
 
-// All are here and have told of their steps for as long as silence counts, each since then.
-static bool is_refuted(gs_engine *engine, gs_run *run, const gs_member *but) {
-    if (!are_here(engine, run, but)) run->claim.since_ns = engine->state.now_ns;
-    return have_told_since(run, but, run->claim.since_ns + engine->state.timing.dead_ns);
-}
-
-// The furthest step that any of them has told in this life. What a row says of a run stands for all of its ranks until they do.
-static int64_t furthest_told(const gs_run *run) {
-    int64_t furthest = 0;
-    for (int i = 0; i < run->num_members; i++)
-        if (run->members[i].told_step_ns && run->members[i].told_step > furthest) furthest = run->members[i].told_step;
-    return furthest;
-}
-
-static void go_back_to(gs_run *run, int64_t step) {
-    gs_job *job = run->job;
-    run->step = step;
-    job->step = step > run->step_before ? step : run->step_before;
-    job->dirty = true;
-}
-
-// An earlier life believed somebody, and wrote it down; by now nobody says so. Where that stood nobody would be seen to get on.
-static void check_written(gs_engine *engine, gs_run *run) {
-    gs_claim *claim = &run->claim;
-    int64_t furthest = furthest_told(run);
-    if (run->step <= furthest + 1) {
-        *claim = (gs_claim){0};
-        return;
-    }
-    if (claim->member != GS_CLAIM_OF_BEFORE || claim->step != run->step)
-        *claim = (gs_claim){.member = GS_CLAIM_OF_BEFORE, .step = run->step, .since_ns = engine->state.now_ns};
-    if (!is_refuted(engine, run, NULL)) return;
-    gs_mind_log(engine, GS_SEVERITY_WARNING, "no rank is at the step that was written", "job=%s step=%lld furthest=%lld", run->job->id_text,
-                (long long)run->step, (long long)furthest);
-    for (int i = 0; i < run->num_members; i++) run->members[i].applied_step = run->members[i].told_step;
-    go_back_to(run, furthest);
-    run->progress_ns = engine->state.now_ns;
-    *claim = (gs_claim){0};
-}
-
 void gs_claims_check(gs_engine *engine, gs_run *run) {
     gs_claim *claim = &run->claim;
     int64_t others, now_ns = engine->state.now_ns;
     gs_member *first = find_first(run, &others);
     const gs_member *but = run->num_members > 1 ? first : NULL;  // whose own word says nothing
-    if (!first) {
-        check_written(engine, run);
-        return;
-    }
-    bool stands = claim->step && gs_member_index(first) == claim->member && others + 1 < claim->step;
+    bool stands = first && claim->step && gs_member_index(first) == claim->member && others + 1 < claim->step;
     if (!stands) {
-        *claim = (gs_claim){.member = gs_member_index(first), .step = first->applied_step, .since_ns = now_ns};
+        *claim = (gs_claim){0};
+        if (first) *claim = (gs_claim){.member = gs_member_index(first), .step = first->applied_step, .since_ns = now_ns};
         return;
     }
-    if (!is_refuted(engine, run, but)) return;
+    if (!are_here(engine, run, but)) claim->since_ns = now_ns;
+    if (!have_told_since(run, but, claim->since_ns + engine->state.timing.dead_ns)) return;
+    gs_job *job = run->job;
     int64_t told = first->applied_step;
-    first->applied_step = others;
-    go_back_to(run, others);
+    first->applied_step = run->step = others;
+    job->step = others > run->step_before ? others : run->step_before;
+    job->dirty = true;
     disbelieve(engine, first, told, others);
 }

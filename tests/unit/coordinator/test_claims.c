@@ -185,31 +185,6 @@ static void who_trains_alone_may_say_what_is_a_step_old(void **state) {
     gs_play_close(&play);
 }
 
-// The coordinator ended before the others had spoken against it, and who told it says the truth by now: of a run, its row has one step
-// for all of its ranks.
-static void a_false_step_that_was_written_is_taken_back_in_the_next_life(void **state) {
-    (void)state;
-    gs_play play;
-    to_training(&play);
-    int64_t step = gs_play_run(&play)->step;
-    tell_step(&play, OTHER, 500);
-    gs_play_wait(&play, GS_NS_PER_SEC);  // it is in the row
-    gs_play_reopen(&play);
-    gs_play_say_all(&play, GS_ON_HELLO);
-    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
-    assert_int_equal(gs_play_run(&play)->step, 500);
-    for (int64_t ns = 0; ns < 70 * GS_NS_PER_SEC; ns += 200 * GS_NS_PER_MS) {
-        gs_play_wait(&play, 200 * GS_NS_PER_MS);
-        step++;
-        tell_step(&play, HONEST, step);
-        tell_step(&play, OTHER, step);
-        if (ns >= 2 * gs_timing_default.dead_ns) assert_int_equal(gs_play_run(&play)->step, step);
-    }
-    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
-    assert_int_equal(gs_play_run(&play)->job->step, step);
-    gs_play_close(&play);
-}
-
 // It stands still, and says so: its heartbeats are words of its step as well.
 static void a_step_is_not_believed_against_one_that_stands(void **state) {
     (void)state;
@@ -305,7 +280,6 @@ int main(void) {
         cmocka_unit_test(who_is_evicted_keeps_no_step_from_the_others),
         cmocka_unit_test(who_is_evicted_and_left_alone_saves_what_it_has),
         cmocka_unit_test(who_trains_alone_is_judged_by_what_it_says_itself),
-        cmocka_unit_test(a_false_step_that_was_written_is_taken_back_in_the_next_life),
         cmocka_unit_test(who_trains_alone_may_say_what_is_a_step_old),
         cmocka_unit_test(a_step_is_not_believed_against_one_that_stands),
         cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),
