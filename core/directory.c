@@ -126,6 +126,7 @@ gs_status gs_directory_open(gs_directory *out, const char *path, int levels) {
     char *rest = last_names(whole, levels);
     size_t length = (size_t)(rest - whole);
     while (length > 1 && whole[length - 1] == '/') length--;
+    if (!length && *whole == '/') length = 1;  // as many names as it has are counted from its root
     snprintf(out->path, sizeof out->path, "%.*s", length ? (int)length : 1, length ? whole : ".");
     GS_TRY(open_here(out, AT_FDCWD, out->path, 0));
     return descend(out, rest);

@@ -118,6 +118,7 @@ static void note_progress(connection_entry *entry, int64_t now_ns) {
 
 static bool is_stuck(connection_entry *entry, int64_t now_ns) {
     note_progress(entry, now_ns);
+    if (!gs_http_is_untaken(entry->fd)) entry->moved_ns = now_ns;  // his answer is not there yet, or he has it
     return now_ns - entry->moved_ns > STUCK_MS * GS_NS_PER_MS;
 }
 

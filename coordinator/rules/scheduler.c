@@ -41,6 +41,7 @@ static void decide_job(gs_schedule_job *job, const gs_schedule_job *jobs, slot_h
         return;
     }
     job->wait = GS_WAIT_NONE;
+    job->may_take_gpus = usable > free->plain;
     job->ranks = usable < job->most ? usable : job->most;
     gs_slot_pools taken = gs_schedule_take(job->needs_gpu, job->ranks, *free);
     free->plain -= taken.plain;

@@ -30,6 +30,7 @@ typedef struct gs_schedule_job {  // in order of priority
     bool join_passed;  // the window for more than `least` has passed
     // Out:
     int ranks;  // to start, 0: wait
+    bool may_take_gpus;  // slots with one that are free are nobody's, so that one on CPUs may have them in place of others
     gs_wait_kind wait;
     size_t behind;  // GS_WAIT_TURN: index of the job that has reserved
 } gs_schedule_job;

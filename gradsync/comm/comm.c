@@ -231,6 +231,7 @@ static void free_comm(gs_comm *comm) {
 
 static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_comm *whole,
                              gs_deadline deadline) {
+    if (options->unreached) *options->unreached = (gs_comm_failure){.reporter = -1, .bucket = -1};
     GS_TRY(gs_introduction_check(options));
     gs_stages stages;
     gs_comm *comm = NULL;

@@ -79,11 +79,14 @@ static bool takes_gpus(const gs_job *job, int least, const pools_of_all *pools) 
 }
 
 // A job that may shrink does so before it takes slots that were complained about.
-static void leave_out_blamed(const gs_engine *engine, gs_schedule_job *out, const gs_job *job) {
+static void leave_out_blamed(const gs_engine *engine, gs_schedule_job *out, const gs_job *job, int free_slots) {
     if (!job->complaints.count || out->least == out->most) return;
     gs_slot_pools unblamed = gs_placement_unblamed(engine, job);
     int slots = out->needs_gpu ? unblamed.gpu : unblamed.plain + unblamed.gpu;
-    if (slots >= out->least && slots < out->most) out->most = slots;
+    if (slots == free_slots || slots < out->least || slots >= out->most) return;
+    // Others may still come within the window.
+    int most = out->join_passed ? slots : out->most - (free_slots - slots);
+    out->most = most > out->least ? most : out->least;
 }
 
 static void describe_job(const gs_engine *engine, gs_schedule_job *out, gs_job *job, const pools_of_all *pools) {
@@ -91,7 +94,6 @@ static void describe_job(const gs_engine *engine, gs_schedule_job *out, gs_job *
     *out = (gs_schedule_job){.least = (int)job->spec.world.min, .most = (int)job->spec.world.max};
     if (job->world_wanted > 0) out->least = out->most = job->world_wanted;
     out->needs_gpu = takes_gpus(job, out->least, pools);
-    leave_out_blamed(engine, out, job);
     out->backing_off = job->not_before_ns > now_ns;
     int free_slots = out->needs_gpu ? pools->free.gpu : pools->free.plain + pools->free.gpu;
     if (free_slots < out->least) job->enough_since_ns = 0;
@@ -100,6 +102,7 @@ static void describe_job(const gs_engine *engine, gs_schedule_job *out, gs_job *
     // After a fault nobody waits for replacements.
     out->join_passed = job->committed || (job->enough_since_ns > 0 &&
                                           now_ns - job->enough_since_ns >= window_ns);
+    leave_out_blamed(engine, out, job, free_slots);
 }
 
 static void show_launch(gs_engine *engine, gs_job *job, int ranks) {

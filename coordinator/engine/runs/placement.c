@@ -93,6 +93,20 @@ static bool spread(const placement *at, seat_counts *seats, int ranks, bool lead
     return lead < at->count || blamed_lead < at->count;
 }
 
+// One on CPUs has slots without a GPU first. Those that were complained about are the last of all.
+static gs_slot_pools choose_pools(const placement *at, const gs_schedule_job *decision, gs_slot_pools free_pools) {
+    gs_slot_pools take = gs_schedule_take(decision->needs_gpu, decision->ranks, free_pools);
+    if (decision->needs_gpu || !decision->may_take_gpus || !at->avoided.count) return take;
+    int blamed = take.plain, spare = -take.gpu;
+    for (size_t i = 0; i < at->count; i++) {
+        blamed -= at->plain[i].unblamed;
+        spare += at->gpu[i].unblamed;
+    }
+    int moved = blamed < spare ? blamed : spare;
+    if (moved > 0) take = (gs_slot_pools){.plain = take.plain - moved, .gpu = take.gpu + moved};
+    return take;
+}
+
 static placement find_placement(const gs_engine *engine, const gs_job *job, const gs_schedule_job *decision,
                                 gs_slot_pools free_pools) {
     size_t count = engine->state.agents.count;
@@ -107,7 +121,7 @@ static placement find_placement(const gs_engine *engine, const gs_job *job, cons
         at.plain[i] = count_seats(&at.avoided, at.agents[i], false);
         at.gpu[i] = count_seats(&at.avoided, at.agents[i], true);
     }
-    gs_slot_pools take = gs_schedule_take(decision->needs_gpu, decision->ranks, free_pools);
+    gs_slot_pools take = choose_pools(&at, decision, free_pools);
     bool somebody_leads = spread(&at, at.plain, take.plain, true);
     spread(&at, at.gpu, take.gpu, !somebody_leads);
     return at;
