@@ -95,9 +95,9 @@ typedef struct gs_next_plan {
     gs_plan_facts facts;
 } gs_next_plan;
 
-// A step that one rank alone has told of.
+// A step that one rank alone has told of, or nobody in this life of the coordinator.
 typedef struct gs_claim {
-    int member;  // its index
+    int member;  // its index; −1: nobody's
     int64_t step, since_ns;  // 0: there is none; since when it is told and the others are not away
 } gs_claim;
 

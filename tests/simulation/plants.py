@@ -102,9 +102,9 @@ BUGS = [
     ("fence: not asked about by who may have missed it", "engine/runs/absence.c",
      "else if (absence->num_doubts && is_time) look(engine, run);", "else (void)is_time;"),
     ("claims: one that nobody else tells of is believed", "engine/runs/claims.c",
-     "bool stands = first && claim->step &&", "bool stands = !engine && first && claim->step &&"),
-    ("claims: who stands where others are is the liar", "engine/runs/claims.c",
-     "if (run->members[i].applied_step > first->applied_step) first", "if (run->members[i].applied_step < first->applied_step) first"),
+     "bool stands = found && claim->step &&", "bool stands = !engine && found && claim->step &&"),
+    ("claims: who tells of a step confirms it himself", "engine/runs/claims.c",
+     "if (&run->members[i] != but &&", "if ((const void *)but != run &&"),
     ("drain: nobody is told who was away", "engine/runs/rendezvous.c", "if (run->draining) gs_tell_drain(engine, member);", ""),
     ("kill: forgotten when the agent comes back", "engine/runs/agents.c", "if (is_over || member->kill_sent) {", "if (false) {"),
     # Settling.

@@ -26,22 +26,42 @@ bool gs_claim_is_possible(gs_engine *engine, gs_member *member, int64_t applied_
     return false;
 }
 
-// The one who tells of the furthest step, and how far the others are; NULL: nobody is alone there. Who trains alone is compared with
-// what it says now.
-static gs_member *find_first(gs_run *run, int64_t *others) {
-    gs_member *first = &run->members[0];
-    if (run->num_members == 1) {
-        *others = first->told_step;
-        return first->told_step_ns && first->applied_step > *others + 1 ? first : NULL;
-    }
-    for (int i = 1; i < run->num_members; i++)
-        if (run->members[i].applied_step > first->applied_step) first = &run->members[i];
-    *others = 0;
+// Of those who have told of a step in this life of the coordinator; NULL: nobody has.
+static gs_member *find_furthest(gs_run *run) {
+    gs_member *first = NULL;
     for (int i = 0; i < run->num_members; i++) {
-        const gs_member *member = &run->members[i];
-        if (member != first && member->applied_step > *others) *others = member->applied_step;
+        gs_member *member = &run->members[i];
+        if (member->told_step_ns && (!first || member->applied_step > first->applied_step)) first = member;
     }
-    return first->applied_step > *others + 1 ? first : NULL;
+    return first;
+}
+
+static int64_t furthest_of_others(const gs_run *run, const gs_member *but) {
+    int64_t step = 0;
+    for (int i = 0; i < run->num_members; i++)
+        if (&run->members[i] != but && run->members[i].applied_step > step) step = run->members[i].applied_step;
+    return step;
+}
+
+// A step that somebody told, and how far those are who do not confirm it.
+typedef struct told_step {
+    gs_member *by;  // NULL: an earlier life of the coordinator heard it, from whom is not known any more
+    int64_t step, others;
+} told_step;
+
+// Who trains alone is compared with what it says now. A step of an earlier life that is further than what all have told to this one is
+// nobody's; else it is the one who tells of the furthest that may be alone there.
+static told_step find_claim(gs_run *run, gs_member *first) {
+    if (run->num_members == 1) return (told_step){.by = first, .step = run->step, .others = first->told_step};
+    if (run->step > first->applied_step + 1) return (told_step){.step = run->step, .others = first->applied_step};
+    return (told_step){.by = first, .step = first->applied_step, .others = furthest_of_others(run, first)};
+}
+
+static bool find_alone(gs_run *run, told_step *alone) {
+    gs_member *first = find_furthest(run);
+    if (!first) return false;
+    *alone = find_claim(run, first);
+    return alone->step > alone->others + 1;
 }
 
 // Whether nobody is away but him: who is, may have come further than it could tell.
@@ -65,23 +85,37 @@ static bool have_told_since(const gs_run *run, const gs_member *but, int64_t sin
     return true;
 }
 
+static int teller(const told_step *alone) { return alone->by ? gs_member_index(alone->by) : -1; }
+
+// Nobody is known to have lied, so that nobody is blamed: whoever tells of it again is.
+static void forget(gs_engine *engine, gs_run *run, const told_step *alone) {
+    gs_mind_log(engine, GS_SEVERITY_WARNING, "a step of before is forgotten", "job=%s generation=%u step=%lld reached=%lld",
+                run->job->id_text, run->generation, (long long)alone->step, (long long)alone->others);
+    run->progress_ns = engine->state.now_ns;  // the ranks could tell of no step below it
+}
+
 void gs_claims_check(gs_engine *engine, gs_run *run) {
     gs_claim *claim = &run->claim;
-    int64_t others, now_ns = engine->state.now_ns;
-    gs_member *first = find_first(run, &others);
-    const gs_member *but = run->num_members > 1 ? first : NULL;  // whose own word says nothing
-    bool stands = first && claim->step && gs_member_index(first) == claim->member && others + 1 < claim->step;
+    int64_t now_ns = engine->state.now_ns;
+    told_step alone = {0};
+    bool found = find_alone(run, &alone);
+    const gs_member *but = run->num_members > 1 ? alone.by : NULL;  // whose own word says nothing
+    bool stands = found && claim->step && teller(&alone) == claim->member && alone.others + 1 < claim->step;
     if (!stands) {
         *claim = (gs_claim){0};
-        if (first) *claim = (gs_claim){.member = gs_member_index(first), .step = first->applied_step, .since_ns = now_ns};
+        if (found) *claim = (gs_claim){.member = teller(&alone), .step = alone.step, .since_ns = now_ns};
         return;
     }
     if (!are_here(engine, run, but)) claim->since_ns = now_ns;
     if (!have_told_since(run, but, claim->since_ns + engine->state.timing.dead_ns)) return;
     gs_job *job = run->job;
-    int64_t told = first->applied_step;
-    first->applied_step = run->step = others;
-    job->step = others > run->step_before ? others : run->step_before;
+    run->step = alone.others;
+    job->step = alone.others > run->step_before ? alone.others : run->step_before;
     job->dirty = true;
-    disbelieve(engine, first, told, others);
+    if (!alone.by) {
+        forget(engine, run, &alone);
+        return;
+    }
+    alone.by->applied_step = alone.others;
+    disbelieve(engine, alone.by, alone.step, alone.others);
 }

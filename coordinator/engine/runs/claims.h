@@ -1,6 +1,7 @@
 // Steps that one rank tells of and the others do not come to. All ranks of a generation enter the commit of a step together, so
 // none is ahead of the others by more than one: what is further is no step, and whoever tells it is not believed again. Nor is who
-// trains alone and goes on from a step that is behind what it told.
+// trains alone and goes on from a step that is behind what it told. Of a step that an earlier life of the coordinator was told, and
+// that no rank confirms, nobody knows who told it: it is forgotten, and the generation goes on.
 #ifndef COORDINATOR_ENGINE_RUNS_CLAIMS_H
 #define COORDINATOR_ENGINE_RUNS_CLAIMS_H
 

@@ -10,7 +10,10 @@
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 
+// Its first word to this life of the coordinator counts for what is known of it from an earlier one, which wrote down the furthest step
+// of all ranks, whoever had told it.
 static void note_told(const gs_engine *engine, gs_member *member, int64_t applied_step) {
+    if (!member->told_step_ns) member->applied_step = applied_step;
     member->told_step = applied_step;
     member->told_step_ns = engine->state.now_ns;
 }

@@ -185,6 +185,94 @@ static void who_trains_alone_may_say_what_is_a_step_old(void **state) {
     gs_play_close(&play);
 }
 
+// Both say how far they are, ten times a second; `others_step`: what OTHER tells, 0: as HONEST.
+static int64_t step_together(gs_play *play, int64_t step, int64_t others_step, double seconds) {
+    for (int64_t i = 0; i < (int64_t)(10 * seconds); i++) {
+        gs_play_wait(play, 100 * GS_NS_PER_MS);
+        if (gs_play_run(play)->phase != GS_RUN_TRAINING) return step;
+        step++;
+        tell_step(play, HONEST, step);
+        beat(play, OTHER, others_step ? others_step : step);
+    }
+    return step;
+}
+
+static int64_t restart_behind_a_lie(gs_play *play) {
+    to_training(play);
+    int64_t step = gs_play_run(play)->step;
+    tell_step(play, OTHER, 500);
+    gs_play_reopen(play);
+    gs_play_say(play, OTHER, GS_ON_HELLO);
+    gs_play_say(play, HONEST, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(play)->step, 500);
+    return step;
+}
+
+// The row has the false step, and not who told it: it is forgotten as soon as all have told of lower ones for long enough, nobody is
+// blamed, and no step of theirs is taken for a standstill.
+static void a_false_step_of_an_earlier_life_is_forgotten(void **state) {
+    (void)state;
+    gs_play play;
+    int64_t step = restart_behind_a_lie(&play);
+    double dead_seconds = (double)gs_timing_default.dead_ns / GS_NS_PER_SEC;
+    step = step_together(&play, step, 0, dead_seconds * 0.8);
+    assert_int_equal(gs_play_run(&play)->step, 500);
+    step = step_together(&play, step, 0, dead_seconds * 0.6);
+    assert_int_equal(gs_play_run(&play)->step, step);
+    assert_int_equal(gs_play_run(&play)->job->step, step);
+    step = step_together(&play, step, 0, 2 * (double)gs_timing_default.hang_first_ns / GS_NS_PER_SEC / 3);
+    step = step_together(&play, step, 0, 2 * (double)gs_timing_default.hang_first_ns / GS_NS_PER_SEC / 3);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(&play)->step, step);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) assert_false(play.ranks[i].ordered_to_die);
+    gs_play_close(&play);
+}
+
+static void who_tells_a_false_step_to_two_lives_is_not_believed(void **state) {
+    (void)state;
+    gs_play play;
+    int64_t step = restart_behind_a_lie(&play);
+    step_together(&play, step, 500, 1.4 * (double)gs_timing_default.dead_ns / GS_NS_PER_SEC);
+    assert_true(gs_play_run(&play)->step < 100);
+    assert_blamed(&play, OTHER, gs_play_run(&play)->step);
+    gs_play_close(&play);
+}
+
+// Who is away may be there.
+static void a_step_of_an_earlier_life_stays_until_all_have_told(void **state) {
+    (void)state;
+    gs_play play;
+    int64_t step = restart_behind_a_lie(&play);
+    for (int64_t ns = 0; ns < 2 * gs_timing_default.dead_ns; ns += 100 * GS_NS_PER_MS) {
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        beat(&play, HONEST, ++step);
+        gs_engine_event silent = gs_play_message(&play, OTHER, GS_ON_HEARTBEAT);
+        silent.from.generation = -1;  // it lives, and says nothing of its step
+        gs_play_hear(&play, &silent);
+    }
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(&play)->step, 500);
+    gs_play_close(&play);
+}
+
+static void who_trains_alone_is_judged_by_it_across_lives(void **state) {
+    (void)state;
+    gs_play play;
+    train_alone(&play);
+    int64_t step = gs_play_run(&play)->step;
+    tell_step(&play, 0, 500);
+    gs_play_reopen(&play);
+    gs_play_say(&play, 0, GS_ON_HELLO);
+    for (int64_t ns = 0; gs_play_run(&play)->phase == GS_RUN_TRAINING && ns < 2 * gs_timing_default.dead_ns; ns += 100 * GS_NS_PER_MS) {
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        if (gs_play_run(&play)->phase == GS_RUN_TRAINING) tell_step(&play, 0, ++step);
+    }
+    assert_string_equal(gs_play_run(&play)->cause.reason, "StateMismatch");
+    assert_int_equal(gs_play_run(&play)->step, step);
+    gs_play_close(&play);
+}
+
 // It stands still, and says so: its heartbeats are words of its step as well.
 static void a_step_is_not_believed_against_one_that_stands(void **state) {
     (void)state;
@@ -281,6 +369,10 @@ int main(void) {
         cmocka_unit_test(who_is_evicted_and_left_alone_saves_what_it_has),
         cmocka_unit_test(who_trains_alone_is_judged_by_what_it_says_itself),
         cmocka_unit_test(who_trains_alone_may_say_what_is_a_step_old),
+        cmocka_unit_test(a_false_step_of_an_earlier_life_is_forgotten),
+        cmocka_unit_test(who_tells_a_false_step_to_two_lives_is_not_believed),
+        cmocka_unit_test(a_step_of_an_earlier_life_stays_until_all_have_told),
+        cmocka_unit_test(who_trains_alone_is_judged_by_it_across_lives),
         cmocka_unit_test(a_step_is_not_believed_against_one_that_stands),
         cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),
         cmocka_unit_test(ranks_in_step_that_are_seldom_heard_do_not_lie),
