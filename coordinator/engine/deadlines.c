@@ -218,11 +218,25 @@ static bool is_out_of_reach(const gs_engine *engine, const gs_member *member) {
            engine->state.now_ns - agent->heard_ns >= dead_after(engine, agent->heartbeat_ns) / 2;
 }
 
+typedef struct silent_rank {
+    gs_member *member;  // NULL: none
+    int64_t sign_ns;    // its last one
+} silent_rank;
+
 typedef struct silence {
-    int awaited, out_of_reach;
-    gs_member *first;  // of those who are silent
-    int64_t first_ns;  // of its last sign
+    int awaited, out_of_reach, heard;
+    silent_rank first, mute;  // of those who are silent; mute: whose worker is heard
 } silence;
+
+static void note_silent(silent_rank *rank, gs_member *member, int64_t sign_ns) {
+    if (!rank->member) *rank = (silent_rank){member, sign_ns};
+}
+
+static int64_t last_sign_ns(const gs_run *run, const gs_member *member) {
+    // A step that is newer than its last word cannot have been made without it.
+    bool has_stepped = run->step > member->heard_at_step && run->progress_ns > member->heard_ns;
+    return has_stepped ? run->progress_ns : member->heard_ns;
+}
 
 static silence look_for_silence(const gs_engine *engine, gs_run *run) {
     silence found = {0};
@@ -231,38 +245,47 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
         gs_member *member = &run->members[i];
         if (!gs_member_is_here(member) || member->stage == GS_MEMBER_LEAVING) continue;
         found.awaited++;
-        int64_t sign_ns = member->heard_ns;
-        // A step that is newer than its last word cannot have been made without it.
-        if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;
-        int64_t silent_ns = engine->state.now_ns - sign_ns, patience_ns = patience_with(engine, run, member, is_long);
+        int64_t sign_ns = last_sign_ns(run, member), silent_ns = engine->state.now_ns - sign_ns;
+        int64_t patience_ns = patience_with(engine, run, member, is_long);
         // Who fell silent with the first may be some milliseconds behind it.
-        if (silent_ns < patience_ns / 2) continue;
-        found.out_of_reach += is_out_of_reach(engine, member);
-        if (found.first || silent_ns < patience_ns) continue;
-        found.first = member;
-        found.first_ns = sign_ns;
+        if (silent_ns < patience_ns / 2) {
+            found.heard += member->stream.call != 0;
+            continue;
+        }
+        bool is_away = is_out_of_reach(engine, member);
+        found.out_of_reach += is_away;
+        if (silent_ns < patience_ns) continue;
+        note_silent(&found.first, member, sign_ns);
+        if (!is_away) note_silent(&found.mute, member, sign_ns);
     }
     return found;
 }
 
+static bool are_most_away(const silence *found) { return 2 * found->out_of_reach > found->awaited; }
+
+// Some are out of reach, and no other is there to tell of the steps that would show that they live.
+static bool is_nobody_heard(const silence *found) { return found->out_of_reach > 0 && found->heard == 0; }
+
 // Most of them are out of reach at once: that is our own trouble, and they train on. Verdicts wait for a word, until the
 // ranks would have stopped by themselves. It is noted before anybody could be judged: when the trouble ends, one rank
-// is heard a moment before the others.
+// is heard a moment before the others. Fewer of them wait alone, while nobody is heard who could tell of them.
 static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found) {
     int64_t now_ns = engine->state.now_ns;
-    bool most = 2 * found->out_of_reach > found->awaited;
+    bool most = are_most_away(found), unheard = most || is_nobody_heard(found);
     // Who fell silent first may go on for as long as another of them hears somebody.
     bool all = found->out_of_reach == found->awaited;
-    int64_t last_ns = all ? gs_run_heard_ns(run) : found->first_ns;
-    if (most && found->first && now_ns - last_ns >= stopped_alone_after(engine, run)) return false;
+    int64_t last_ns = all ? gs_run_heard_ns(run) : found->first.sign_ns;
+    if (most && found->first.member && now_ns - last_ns >= stopped_alone_after(engine, run)) return false;
     bool was_unheard = run->unheard;
-    if (was_unheard != most)
+    if (was_unheard != unheard)
         gs_mind_log(engine, GS_SEVERITY_WARNING,
-                    most ? "most ranks are silent: nobody is judged" : "ranks are heard again",
+                    most      ? "most ranks are silent: nobody is judged"
+                    : unheard ? "nobody tells of ranks that are out of reach: they are not judged"
+                              : "ranks are heard again",
                     "job=%s generation=%u silent=%d ranks=%d", run->job->id_text, run->generation,
                     found->out_of_reach, run->num_members);
-    run->unheard = most;
-    if (!was_unheard || most) return most;
+    run->unheard = unheard;
+    if (!was_unheard || unheard) return most;
     // Nobody could tell of the time that has passed: it begins anew.
     run->progress_ns = now_ns;
     for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = now_ns;
@@ -271,12 +294,14 @@ static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found)
 
 static void check_silence(gs_engine *engine, gs_run *run) {
     const silence found = look_for_silence(engine, run);
-    if (is_our_trouble(engine, run, &found) || !found.first) return;
-    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = found.first, .reason = "WorkerSilent",
+    if (is_our_trouble(engine, run, &found)) return;
+    const silent_rank *silent = !are_most_away(&found) && is_nobody_heard(&found) ? &found.mute : &found.first;
+    if (!silent->member) return;
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = silent->member, .reason = "WorkerSilent",
                       .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
     gs_run_fail(engine, run, &blame, "rank %d on %s: no heartbeat and no step for %lld ms",
-                gs_member_index(found.first), found.first->host,
-                (long long)((engine->state.now_ns - found.first_ns) / GS_NS_PER_MS));
+                gs_member_index(silent->member), silent->member->host,
+                (long long)((engine->state.now_ns - silent->sign_ns) / GS_NS_PER_MS));
 }
 
 // The longest that a rank which steps may tell nothing of it.

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #define LONG_NS (300 * GS_NS_PER_SEC)
 #define DAY_MS INT64_C(86400000)
 #define FIRST_STEPS 20  // deadlines.c
+#define OTHER_AGENT 8   // its incarnation
 
 // How the ranks live.
 typedef struct manners {
@@ -461,6 +463,82 @@ static void who_is_out_of_reach_counts_from_the_last_word_of_any(void **unused) 
     gs_play_close(&play);
 }
 
+// Rank 1 is on another host, whose worker is heard all the while.
+static void part(gs_play *play) {
+    gs_member *member = &gs_play_run(play)->members[1];
+    snprintf(member->worker, sizeof member->worker, "other");
+    member->slot = 0;
+    play->ranks[1].is_gone = true;  // of the first worker
+    gs_play_find_worker(play);
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .incarnation = OTHER_AGENT, .generation = -1}};
+    event.agent_hello = (gs_agent_hello){.worker = "other", .host = "far", .boot_id = "b2", .network = "n", .build = "t", .data_root = "/",
+                                         .pid = 2, .cores = 1, .num_slots = 1, .num_running = 1};
+    event.agent_hello.running = calloc(1, sizeof *event.agent_hello.running);
+    event.agent_hello.running[0] = (gs_running_trainer){.pid = 1, .incarnation = member->incarnation, .job = play->job, .rank = 1,
+                                                        .cluster = "", .generation = gs_play_run(play)->generation};
+    gs_play_hear(play, &event);
+}
+
+// Until there is a verdict, or for so long: how long it was. Nobody but the other worker and perhaps rank 1 is heard.
+static int64_t live_far(gs_play *play, bool is_heard, bool steps, int64_t ns) {
+    int64_t begin_ns = play->now_ns;
+    while (play->now_ns - begin_ns < ns && !is_judged(play)) {
+        gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = OTHER_AGENT, .generation = -1}};
+        gs_play_hear(play, &agent);
+        if (is_heard) gs_play_say(play, 1, GS_ON_HEARTBEAT);
+        if (steps) gs_play_say(play, 1, GS_ON_STEP);
+        gs_play_wait(play, BEAT_NS);
+    }
+    return play->now_ns - begin_ns;
+}
+
+// The host of rank 0 is cut off, and a moment later the connection of rank 1 alone is closed: when that was, a while ago. Rank 0 would be judged by now.
+static int64_t cut_one_and_close_the_other(gs_play *play) {
+    open_training(play);
+    part(play);
+    gs_play_lose_worker(play);
+    live_far(play, true, false, gs_timing_default.dead_ns / 2);
+    gs_play_close_line(play, play->rank_streams[1]);
+    int64_t closed_ns = play->now_ns;
+    live_far(play, false, false, gs_timing_default.dead_ns * 3 / 4);
+    assert_false(is_judged(play));
+    return closed_ns;
+}
+
+// The steps of the other would show that it lives, and nobody could tell of them.
+static void who_is_out_of_reach_is_not_judged_while_nobody_could_tell_of_it(void **unused) {
+    (void)unused;
+    gs_play play;
+    cut_one_and_close_the_other(&play);
+    gs_play_say(&play, 1, GS_ON_HELLO);
+    live_far(&play, true, false, gs_timing_default.dead_ns / 2);
+    assert_false(is_judged(&play));
+    live_far(&play, true, true, 20 * gs_timing_default.dead_ns);
+    assert_false(is_judged(&play));
+    gs_play_close(&play);
+}
+
+static void who_tells_of_no_step_of_it_says_that_it_is_gone(void **unused) {
+    (void)unused;
+    gs_play play;
+    cut_one_and_close_the_other(&play);
+    gs_play_say(&play, 1, GS_ON_HELLO);
+    assert_within(live_far(&play, true, false, LONG_NS), gs_timing_default.dead_ns);
+    assert_verdict(&play, "WorkerSilent", 0);
+    gs_play_close(&play);
+}
+
+// Its worker is there, and can end it.
+static void who_is_mute_is_judged_beside_one_that_is_out_of_reach(void **unused) {
+    (void)unused;
+    gs_play play;
+    int64_t closed_ns = cut_one_and_close_the_other(&play);
+    live_far(&play, false, false, LONG_NS);
+    assert_within(play.now_ns - closed_ns, gs_timing_default.dead_ns);
+    assert_verdict(&play, "WorkerSilent", 1);
+    gs_play_close(&play);
+}
+
 // It has never looked at the time before.
 static void a_life_that_stands_still_at_once_judges_nobody(void **unused) {
     (void)unused;
@@ -498,6 +576,9 @@ int main(void) {
         cmocka_unit_test(who_leaves_too_soon_keeps_the_others_waiting),
         cmocka_unit_test(who_is_out_of_reach_may_train_until_it_has_stopped_by_itself),
         cmocka_unit_test(who_is_out_of_reach_counts_from_the_last_word_of_any),
+        cmocka_unit_test(who_is_out_of_reach_is_not_judged_while_nobody_could_tell_of_it),
+        cmocka_unit_test(who_tells_of_no_step_of_it_says_that_it_is_gone),
+        cmocka_unit_test(who_is_mute_is_judged_beside_one_that_is_out_of_reach),
         cmocka_unit_test(a_life_that_stands_still_at_once_judges_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
