@@ -229,6 +229,15 @@ static void who_does_not_reach_whom_is_told_to_all(void **state) {
     for (int rank = 0; rank < 4; rank++) assert_string_equal(statuses[rank].message, "");
 }
 
+static void an_error_before_the_first_stage_accuses_nobody(void **state) {
+    (void)state;
+    gs_comm *comm;
+    gs_comm_failure why = {.kind = GS_COMM_FAILURE_DAMAGED};
+    gs_comm_options options = {.world_size = 0, .unreached = &why};
+    assert_int_not_equal(gs_comm_create(&comm, &options, gs_deadline_in_seconds(NEAR_SECONDS)).code, GS_OK);
+    assert_int_equal(why.kind, GS_COMM_FAILURE_NONE);
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -239,6 +248,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(who_has_no_descriptors_left_says_so_to_all),
         cmocka_unit_test(a_group_names_ranks_of_the_world_too),
         cmocka_unit_test(who_does_not_reach_whom_is_told_to_all),
+        cmocka_unit_test(an_error_before_the_first_stage_accuses_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

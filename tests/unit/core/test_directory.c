@@ -68,6 +68,20 @@ static void the_last_names_are_no_links_and_those_above_may_be(void **state) {
     expect(gs_directory_open(&found, join(root, "real/../real"), 2), GS_INVALID_ARGUMENT, "..");
 }
 
+// It was opened from where the process stood.
+static void more_levels_than_a_path_has_names_begin_at_its_root(void **state) {
+    (void)state;
+    static const char *const paths[] = {"/", "/proc", "//proc//"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        gs_directory found;
+        struct stat facts, wanted;
+        assert_ok(gs_directory_open(&found, paths[i], 3));
+        assert_int_equal(fstat(found.fd, &facts) | stat(paths[i], &wanted), 0);
+        assert_true(facts.st_dev == wanted.st_dev && facts.st_ino == wanted.st_ino);
+        gs_directory_close(&found);
+    }
+}
+
 static void a_place_that_another_has_taken_is_told(void **state) {
     gs_directory job;
     const char *path = join(*state, "job");
@@ -160,6 +174,7 @@ static void what_may_be_walked_through_need_not_be_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_last_names_are_no_links_and_those_above_may_be, set_up, tear_down),
+        cmocka_unit_test(more_levels_than_a_path_has_names_begin_at_its_root),
         cmocka_unit_test_setup_teardown(a_place_that_another_has_taken_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_made_is_its_makers_unless_the_directory_is_shared, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_may_be_walked_through_need_not_be_read, set_up, tear_down),
