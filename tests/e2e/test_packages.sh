@@ -179,9 +179,14 @@ worker=''
 saved=$(verified begun)
 [ -n "$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'part-*' -user gradsync -group gradsync -perm 600)" ] || fail "nothing is as before: $(inside ls -lR /var/lib/gradsync/checkpoints)"
 
+# As on a file system of its own; what cannot be read keeps nothing else from the group.
+inside install -d -o root -g root -m 700 /var/lib/gradsync/checkpoints/lost+found
+inside install -o gradsync -g gradsync -m 660 /dev/null /var/lib/gradsync/data/of-a-user
 echo "· an upgrade gives workers a user of their own, and what was trained to their group"
 logged inside dpkg -i --force-confold "$(packed gradsync-coordinator)" "$(packed gradsync-worker)"
 same "$(state_dirs)" "$wanted_dirs" "whose the data are, of an upgrade"
+same "$(inside stat -c '%G %a' /var/lib/gradsync/data/of-a-user)" "gradsync-worker 640" "data that workers only read"
+grep -q "is not all for its group" "$work/inside.log" || fail "not said: $(tail -n 3 "$work/inside.log")"
 ends "$coordinator" gradsync-coordinator
 (service gradsync-coordinator) >"$work/coordinator.log" 2>&1 &
 coordinator=$!
