@@ -94,6 +94,7 @@ static void take_order(gs_play *play, const gs_effect *effect) {
     play->num_stop_orders += message->order == GS_TELL_STOP_RANK;
     play->worker_is_welcome |= message->order == GS_TELL_AGENT_WELCOME;
     if (message->order == GS_TELL_START_RANK) {
+        if (play->job && effect->member->job->id != play->job) return;  // a rank of another job: no test speaks for it
         play->ranks[effect->member->slot] = (gs_play_rank){.incarnation = effect->member->incarnation,
                                                            .launch_token = effect->member->launch_token};
     } else if (message->order == GS_TELL_STOP_RANK) {
