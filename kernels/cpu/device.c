@@ -1,5 +1,8 @@
 // The CPU as a device: memory of the host, a stream that is the calling thread with its helpers,
 // and the choice of the instruction set.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,12 +37,20 @@ typedef struct isa {
 
 #define MAX_ISAS 3
 
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows it by name.
+static bool has_f16c(void) {
+    unsigned eax, ebx, ecx = 0, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
+
 // Worst first.
 static int list_isas(isa isas[MAX_ISAS]) {
     int count = 0;
     isas[count++] = (isa){"baseline", &gs_cpu_table_baseline, gs_cpu_half_tables_baseline, true};
 #if defined(__x86_64__)
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     isas[count++] = (isa){"avx2", &gs_cpu_table_avx2, gs_cpu_half_tables_avx2, avx2};

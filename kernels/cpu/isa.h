@@ -26,7 +26,11 @@
 GS_CPU_LAUNCHERS(GS_CPU_DECLARE)
 
 // For loops over elements whose output may be exactly one of the inputs, but never a shifted one.
+#ifdef __clang__
+#define GS_ELEMENTWISE  // it asks at run time
+#else
 #define GS_ELEMENTWISE _Pragma("GCC ivdep")
+#endif
 
 #define GS_INLINE static inline __attribute__((always_inline))
 

@@ -1,7 +1,8 @@
 // The coordinator killed with -9 just before one of its effects, each of them in turn: whatever it was about to answer,
 // order, write or show, its next life brings the job to its end, and a job that trains never notices.
 //
-// GRADSYNC_KILLS: how many (8); GRADSYNC_REAL_WORKERS=1: an agent with trainers that train.
+// GRADSYNC_KILLS: how many (8); GRADSYNC_KILLS_OF: of one kind alone, by its number; GRADSYNC_REAL_WORKERS=1: an agent with
+// trainers that train.
 // Row C2 of docs/faults.md.
 #include <setjmp.h>
 #include <signal.h>
@@ -451,9 +452,10 @@ static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
     bool (*const rounds[NUM_KINDS])(stage *, int) = {kill_at_the_start, kill_in_training,   kill_at_a_stop,    kill_at_a_purge,
                                                               kill_at_a_failure, kill_at_retention, kill_at_key_expiry, kill_at_a_release};
     start_workers(&it);
-    int kinds = it.worker ? NUM_KINDS - FAKE_KINDS : NUM_KINDS;
+    int kinds = it.worker ? NUM_KINDS - FAKE_KINDS : NUM_KINDS, only = number_from("GRADSYNC_KILLS_OF", -1);
+    if (only >= kinds) fail_msg("GRADSYNC_KILLS_OF: there is no kind %d", only);
     while (it.deaths < wanted) {
-        for (int kind = 0; kind < kinds && it.deaths < wanted; kind++) {
+        for (int kind = only < 0 ? 0 : only; kind <= (only < 0 ? kinds - 1 : only) && it.deaths < wanted; kind++) {
             effect[kind] += stride;
             int64_t begin_ns = gs_now_ns();
             bool was_reached = rounds[kind](&it, effect[kind]);
