@@ -6,6 +6,7 @@
 * a foreign library that is included elsewhere than in its own place;
 * a circle of includes between nouns (a noun is a header with its source);
 * an #include that this test cannot follow: in <>, of a macro, of what is no source;
+* a state of a job, a run or a member that is set elsewhere than where transitions are checked;
 * with --objects: a call into a room that may not be included, and a circle of calls between the sources of a room,
   as `nm` sees them, and a call out of a room that decides to anything but a short list. It sees what has been
   built: run.sh runs it on whole builds.
@@ -146,8 +147,13 @@ PURE_CALLS = set("""
     gs_u64_map_release gs_u64_map_remove gs_u64_map_set
 """.split())
 # What compilers add, and what says why a build for debugging stops.
-PURE_EXTRAS = re.compile(r"_GLOBAL_OFFSET_TABLE_|__(asan|ubsan|tsan|sanitizer|gcov|stack_chk|assert)_\w+|__\w+_chk|"
-                         r"fprintf|fputs|fwrite|stderr")
+PURE_EXTRAS = re.compile(r"_GLOBAL_OFFSET_TABLE_|__(asan|ubsan|tsan|sanitizer|gcov|stack_chk|assert)_\w+|"
+                         r"__(mem|str)\w+_chk|__v?snprintf_chk")
+
+# Who moves a job, a run or a member to another state asks the tables of transitions: in one place. What is made has its state.
+MOVES = re.compile(r"\b(job->state|run->phase|member->stage)\s*=[^=]")
+MOVERS = ["coordinator/engine/base/moves.c"]
+MAKERS = {"coordinator/engine/adoption.c": ["member->stage = GS_MEMBER_UP;", "run->phase = GS_RUN_RELOADING;"]}
 
 # A room that holds more is two. The kernels of a device are one list in many files.
 MOST_NOUNS = 15
@@ -233,6 +239,16 @@ def check_includes(root, paths):
                 if noun_of(target) != noun_of(path):
                     edges[noun_of(target)] = path
     return findings, nouns
+
+
+def check_moves(root, paths):
+    for path in paths:
+        if not path.startswith("coordinator/engine/") or path in MOVERS:
+            continue
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            for line in file:
+                if MOVES.search(line) and line.strip() not in MAKERS.get(path, []):
+                    yield f"{path}: moves past the tables of transitions: {line.strip()}"
 
 
 def circles_in(graph):
@@ -397,6 +413,7 @@ def main():
         findings, nouns = check_includes(root, paths)
         findings += check_rooms(paths)
         findings += check_circles(nouns, "includes")
+        findings += check_moves(root, paths)
         findings += check_document(root)
     for finding in sorted(findings):
         print(finding)

@@ -2,7 +2,9 @@
 # What takes too long for every run: whole grids of which tests/run.sh draws a part, more seeds, every test in a
 # release build. Hours on two cores; it may be interrupted at any time and goes on where it was.
 #   tests/long.sh [--list] [PATTERN…]
+#   tests/long.sh simulate N [SEED]
 #     --list    what there is, with what has passed for these sources
+#     simulate  N histories of the coordinator's engine, from SEED on (drawn where none is given); nothing of it is remembered
 #     PATTERN   only the items whose names match one of these (bash patterns: 'device/*')
 # What has passed is remembered in build/long/, by the digest of the sources: a change starts anew. Its results, with
 # date and command, go into docs/proofs.md.
@@ -22,6 +24,11 @@ sources=$(digest_sources)
 memory=build/long/$sources
 mkdir -p "$memory" || exit
 
+if [ "${1:-}" = simulate ]; then
+  [[ ${2:-} =~ ^[1-9][0-9]*$ && ${3:-1} =~ ^[0-9]+$ ]] || { echo "simulate: says how many histories, and perhaps a seed: tests/long.sh simulate N [SEED]"; exit 64; }
+  deploy/build.sh release test_simulation || exit
+  exec build/release/tests/test_simulation --seed "${3:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" --histories "$2"
+fi
 names=() presets=() targets=() commands=()
 # item NAME PRESET TARGETS COMMAND: COMMAND is shell, run in the root with $build the preset's folder.
 item() { names+=("$1") presets+=("$2") targets+=("$3") commands+=("$4"); }

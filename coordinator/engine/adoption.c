@@ -265,12 +265,7 @@ static void adopt(gs_engine *engine, gs_adoption *adoption, described_rank **wor
         return;
     }
     gs_call call = take(engine, adoption);
-    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT, call, job);
-    if (!answer) {
-        gs_job_destroy(job);
-        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: out of memory"));
-        return;
-    }
+    const gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT, call, job);
     gs_job_table_add(&engine->state.jobs, job);
     gs_mind_do(engine, GS_DO_ADD_JOB)->job = job;
     if (world) {
@@ -298,10 +293,6 @@ static void answer_again(gs_engine *engine, gs_call call, gs_job *job) {
         return;
     }
     gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT_AGAIN, call, job);
-    if (!answer) {
-        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: out of memory"));
-        return;
-    }
     answer->shows_end = gs_job_state_terminal(job->state);
     gs_job_write(engine, job)->ticket = answer->ticket;
 }

@@ -84,6 +84,8 @@ void gs_engine_adopt_tombstone(gs_engine *engine, const gs_tombstone *tombstone)
     gs_job_table_bury(&engine->state.jobs, tombstone);
 }
 
+void gs_engine_adopt_unreadable(gs_engine *engine, uint64_t job) { gs_job_table_add_unreadable(&engine->state.jobs, job); }
+
 const uint64_t *gs_engine_drawn(const gs_engine *engine, size_t *count) {
     *count = engine->num_drawn;
     return engine->drawn;

@@ -32,6 +32,7 @@ void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerp
 
 // A job that has ended and was deleted.
 void gs_engine_adopt_tombstone(gs_engine *engine, const gs_tombstone *tombstone);
+void gs_engine_adopt_unreadable(gs_engine *engine, uint64_t job);  // whose row could not be read
 
 // A former start, and which life it was.
 void gs_engine_adopt_life(gs_engine *engine, uint64_t epoch, uint64_t life);

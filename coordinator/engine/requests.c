@@ -128,12 +128,11 @@ static gs_status create_job(gs_engine *engine, const gs_origin *from, const gs_c
     gs_status no_memory = gs_error(GS_RESOURCE_EXHAUSTED, "create job: out of memory");
     char *key = request->key ? strdup(request->key) : NULL;
     gs_job *job = request->key && !key ? NULL : make_job(engine, request->spec);
-    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_CREATE, from->call, job) : NULL;
-    if (!answer) {
-        gs_job_destroy(job);
+    if (!job) {
         free(key);
         return no_memory;
     }
+    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_CREATE, from->call, job);
     answer->key = key;
     gs_job_table_add(&engine->state.jobs, job);
     if (key) {
@@ -190,10 +189,6 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     }
     // Idempotent; that it has ended is told when the disk knows it.
     gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_STOP, call, job);
-    if (!answer) {
-        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "stop job: out of memory"));
-        return;
-    }
     if (!gs_job_state_terminal(job->state) && (!job->stop_asked || request->now)) gs_note_asker(engine, &event->from, job, "a stop of", job->id_text);
     if (!gs_job_state_terminal(job->state))
         gs_job_stop(engine, job, request->now, request->outcome, "StoppedByUser", grace_seconds);
@@ -219,10 +214,7 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
         refuse_ambiguous(engine, call, sole, request->job);
         return;
     }
-    if (!gs_job_delete(engine, job, call, request->purge, GS_FORGET_ASKED)) {
-        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "delete job: out of memory"));
-        return;
-    }
+    gs_job_delete(engine, job, call, request->purge, GS_FORGET_ASKED);
     event->was_admitted = true;
     gs_note_asker(engine, &event->from, NULL, "the deletion of", job->id_text);  // its own events go with it
 }
@@ -259,19 +251,13 @@ void gs_on_replan_job(gs_engine *engine, gs_engine_event *event) {
     event->was_admitted = true;
     gs_note_asker(engine, &event->from, job, "a new plan of", job->id_text);
     gs_status status = gs_replan_by_operator(engine, job);
-    gs_late_answer *answer = status.code ? NULL : gs_late_answer_add(engine, GS_LATE_REPLAN, call, job);
-    if (!answer) {
-        if (!status.code) status = gs_error(GS_RESOURCE_EXHAUSTED, "replan: out of memory");
-        gs_reply_error(engine, call, status);
-        return;
-    }
-    write_job(engine, job, answer->ticket, NULL);
+    if (status.code) gs_reply_error(engine, call, status);
+    else write_job(engine, job, gs_late_answer_add(engine, GS_LATE_REPLAN, call, job)->ticket, NULL);
 }
 
 // Of trainers of a job that is not known here (NULL), nothing is recorded.
 static void answer_release(gs_engine *engine, gs_call call, gs_job *job) {
-    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_RELEASE, call, job) : NULL;
-    if (answer) write_job(engine, job, answer->ticket, NULL);
+    if (job) write_job(engine, job, gs_late_answer_add(engine, GS_LATE_RELEASE, call, job)->ticket, NULL);
     else gs_reply_ok(engine, call);
 }
 
@@ -297,12 +283,11 @@ static gs_status check_go_back(const gs_engine *engine, const gs_job *job, int64
 static void ask_to_go_back(gs_engine *engine, gs_engine_event *event, gs_job *job) {
     gs_call call = event->from.call;
     gs_status status = check_go_back(engine, job, event->release.step);
-    gs_late_answer *answer = status.code ? NULL : gs_late_answer_add(engine, GS_LATE_GO_BACK, call, job);
-    if (!answer) {
-        if (!status.code) status = gs_error(GS_RESOURCE_EXHAUSTED, "release: out of memory");
+    if (status.code) {
         refuse_release(engine, call, status);
         return;
     }
+    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_GO_BACK, call, job);
     event->was_admitted = true;
     gs_note_asker(engine, &event->from, job, "going back of", job->id_text);
     answer->step = event->release.step;

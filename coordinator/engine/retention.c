@@ -15,9 +15,8 @@ gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job) {
         .job = job->id, .generation = job->generation, .outcome = job->state, .deleted_ms = engine->state.wall_ms};
 }
 
-bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why) {
+void gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why) {
     gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_DELETE, call, job);
-    if (!answer) return false;
     // Of deletions on their way the first that succeeds does what any of them is to do.
     if (purges) gs_late_answers_purge(engine, job);
     answer->purges = purges;
@@ -30,7 +29,6 @@ bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs
     effect->tombstone = gs_job_tombstone(engine, job);
     effect->tombstone.frees_keys = why == GS_FORGET_ASKED;
     effect->tombstone.purges = purges;
-    return true;
 }
 
 // What is seen of it after its end has been read, and nobody waits to be told of it.
@@ -99,7 +97,7 @@ static void forget_due(gs_engine *engine) {
         if (!old && i >= too_many) break;
         // One that cannot go yet goes later; a younger one does not go in its place.
         if (!may_be_forgotten(engine, jobs[i])) continue;
-        if (!gs_job_delete(engine, jobs[i], 0, false, old ? GS_FORGET_OLD : GS_FORGET_MANY)) break;
+        gs_job_delete(engine, jobs[i], 0, false, old ? GS_FORGET_OLD : GS_FORGET_MANY);
         asked++;
     }
     free(jobs);

@@ -6,8 +6,8 @@
 
 // What is left of it.
 gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job);
-// Of one that has ended. `call` (0: nobody) is answered when the disk knows it. False: out of memory.
-bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why);
+// Of one that has ended. `call` (0: nobody) is answered when the disk knows it.
+void gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why);
 
 // The disk has forgotten one for this reason.
 void gs_retention_forgot(gs_engine *engine, gs_forget_reason why);

@@ -31,6 +31,7 @@ void gs_job_table_release(gs_job_table *table) {
     free(table->items);
     gs_u64_map_release(&table->by_id);
     free(table->tombstones);
+    free(table->unreadable);
     *table = (gs_job_table){0};
 }
 
@@ -126,8 +127,19 @@ const gs_tombstone *gs_job_table_tombstone(const gs_job_table *table, uint64_t i
     return is_listed ? &table->tombstones[at] : NULL;
 }
 
+void gs_job_table_add_unreadable(gs_job_table *table, uint64_t id) {
+    table->unreadable = gs_model_grow(table->unreadable, table->num_unreadable, &table->max_unreadable, sizeof *table->unreadable);
+    table->unreadable[table->num_unreadable++] = id;
+}
+
+static bool is_unreadable(const gs_job_table *table, uint64_t id) {
+    for (size_t i = 0; i < table->num_unreadable; i++)
+        if (table->unreadable[i] == id) return true;
+    return false;
+}
+
 bool gs_job_table_is_gone(const gs_job_table *table, uint64_t id, bool is_ours) {
     if (gs_job_table_get(table, id)) return false;
     if (gs_job_table_tombstone(table, id)) return true;
-    return is_ours && table->num_tombstones == GS_MAX_TOMBSTONES && id < table->tombstones[0].job;
+    return is_ours && table->num_tombstones == GS_MAX_TOMBSTONES && id < table->tombstones[0].job && !is_unreadable(table, id);
 }

@@ -30,6 +30,8 @@ typedef struct gs_job_table {  // {0} is empty
     gs_u64_map by_id;
     gs_tombstone *tombstones;  // owned; by id
     size_t num_tombstones, max_tombstones;
+    uint64_t *unreadable;      // owned; ids whose record this life could not read
+    size_t num_unreadable, max_unreadable;
 } gs_job_table;
 
 void gs_job_table_release(gs_job_table *table);
@@ -52,6 +54,8 @@ bool gs_job_is_candidate(const gs_job *job, const char *text);  // text may mean
 
 void gs_job_table_bury(gs_job_table *table, const gs_tombstone *tombstone);
 const gs_tombstone *gs_job_table_tombstone(const gs_job_table *table, uint64_t id);  // NULL: not listed
+// A job that is on the disk, whatever has become of it: its record is not readable.
+void gs_job_table_add_unreadable(gs_job_table *table, uint64_t id);
 // It was here, has ended and was deleted. `is_ours`: whoever runs for it says that its id was given out by this cluster.
 bool gs_job_table_is_gone(const gs_job_table *table, uint64_t id, bool is_ours);
 

@@ -1,7 +1,29 @@
 #include "coordinator/rules/settle.h"
 
+// Further than any other survivor can be, where two others at least stand together: what it says is not true.
+static void leave_out_who_is_alone(gs_settle_member *members, size_t num_members) {
+    gs_settle_member *first = NULL;
+    int64_t furthest = -1, least = INT64_MAX;  // of the others
+    size_t num_survivors = 0;
+    for (size_t i = 0; i < num_members; i++) {
+        if (!members[i].survived) continue;
+        if (members[i].is_apart) return;
+        num_survivors++;
+        if (!first || members[i].applied_step > first->applied_step) first = &members[i];
+    }
+    for (size_t i = 0; i < num_members; i++) {
+        const gs_settle_member *other = &members[i];
+        if (!other->survived || other == first) continue;
+        if (other->applied_step > furthest) furthest = other->applied_step;
+        if (other->applied_step < least) least = other->applied_step;
+    }
+    bool are_together = num_survivors > 2 && furthest - least <= 1;
+    if (are_together && first->applied_step > furthest + 1) first->survived = false;
+}
+
 int64_t gs_settle_decide(gs_settle_member *members, size_t num_members, int64_t reported_step,
                          int64_t saved_step) {
+    leave_out_who_is_alone(members, num_members);
     int64_t newest = -1;
     bool all_complete = true, level = true;
     for (size_t i = 0; i < num_members; i++) {

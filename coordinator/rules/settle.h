@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 typedef struct gs_settle_member {
-    bool survived;         // settled in time
+    bool survived;         // settled in time; out: false of one alone that says it is further than it can be
     int64_t applied_step;
+    bool is_apart;         // takes steps of its own between sums: may be further than the others
     bool complete;         // holds the complete gradients of applied_step + 1
     // Out:
     bool apply, save;

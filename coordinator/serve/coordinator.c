@@ -89,6 +89,7 @@ static gs_status load(gs_coordinator *coordinator, gs_engine *engine, gs_job_sto
     GS_TRY(gs_job_store_load_tombstones(store, adopt_tombstone, engine));
     GS_TRY(gs_job_store_load_purges(store, adopt_purge, coordinator->purges));
     GS_TRY(gs_stored_load(&stored, store, gs_now_ns(), gs_wall_ms()));
+    for (size_t i = 0; i < stored.num_unreadable; i++) gs_engine_adopt_unreadable(engine, stored.unreadable[i]);
     return adopt_jobs(coordinator, engine, &stored);
 }
 

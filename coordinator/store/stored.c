@@ -16,14 +16,17 @@ typedef struct reader {
     gs_job_store *store;
     gs_u64_map by_id;
     int64_t now_ns, wall_ms;
+    int64_t lived_ms;  // at now_ns: a start that takes its time moves no end
 } reader;
 
 static void keep_job(reader *it, uint64_t id, gs_stored_job *stored, gs_status status) {
+    gs_stored *out = it->out;
     if (status.code) {
         gs_log_error("job not readable", "id=%llu reason=\"%s\"", (unsigned long long)id, status.message);
+        out->unreadable = gs_model_grow(out->unreadable, out->num_unreadable, &out->max_unreadable, sizeof *out->unreadable);
+        out->unreadable[out->num_unreadable++] = id;
         return;
     }
-    gs_stored *out = it->out;
     out->jobs = gs_model_grow(out->jobs, out->num_jobs, &out->max_jobs, sizeof *out->jobs);
     out->jobs[out->num_jobs++] = *stored;
     if (!gs_u64_map_set(&it->by_id, stored->job->id, stored->job)) abort();
@@ -46,7 +49,7 @@ static void load_card(void *ctx, const gs_store_row *row) {
     if (status.code) status = gs_job_store_get_job(it->store, &body, row->id);
     if (body) status = gs_job_from_record(&stored.job, &stored.documents, row->id, body, it->now_ns, it->wall_ms);
     free(body);
-    if (!status.code) stored.job->ended_ns = it->now_ns - (gs_job_store_lived_ms(it->store) - row->time_ms) * GS_NS_PER_MS;
+    if (!status.code) stored.job->ended_ns = it->now_ns - (it->lived_ms - row->time_ms) * GS_NS_PER_MS;
     keep_job(it, row->id, &stored, status);
 }
 
@@ -94,7 +97,7 @@ static void load_checkpoint(void *ctx, const gs_store_row *row) {
 }
 
 gs_status gs_stored_load(gs_stored *out, gs_job_store *store, int64_t now_ns, int64_t wall_ms) {
-    reader it = {.out = out, .store = store, .now_ns = now_ns, .wall_ms = wall_ms};
+    reader it = {.out = out, .store = store, .now_ns = now_ns, .wall_ms = wall_ms, .lived_ms = gs_job_store_lived_ms(store)};
     *out = (gs_stored){0};
     gs_status status = gs_job_store_load_cards(store, load_card, &it);
     if (!status.code) status = gs_job_store_load_jobs_without_card(store, load_job, &it);
@@ -112,5 +115,6 @@ void gs_stored_release(gs_stored *stored) {
         gs_job_documents_release(&stored->jobs[i].documents);
     }
     free(stored->jobs);
+    free(stored->unreadable);
     *stored = (gs_stored){0};
 }

@@ -14,6 +14,8 @@ typedef struct gs_stored_job {
 typedef struct gs_stored {
     gs_stored_job *jobs;  // owned; oldest first
     size_t num_jobs, max_jobs;
+    uint64_t *unreadable;  // owned; ids of rows that are left out
+    size_t num_unreadable, max_unreadable;
 } gs_stored;
 
 // A row that is not readable is left out, and a line in the log says so.

@@ -294,7 +294,7 @@ static const gs_field checkpoint_fields[] = {
      .help = "Steps between checkpoints; 0 is by the clock."},
     {"every_seconds", GS_FIELD_DOUBLE, AT(checkpoint.every_seconds), RANGE(0, 31536000),
      .default_value = "300",
-     .help = "Seconds between checkpoints where every_steps is 0; 0 is only at the end and on stop."},
+     .help = "Seconds between checkpoints where every_steps is 0, the first ones sooner; 0 is only at the end and on stop."},
     {"keep_last", GS_FIELD_INT, AT(checkpoint.keep_last), RANGE(1, 1000), .default_value = "3",
      .help = "How many are kept."},
     {"on_stop", GS_FIELD_BOOL, AT(checkpoint.on_stop), .default_value = "true",

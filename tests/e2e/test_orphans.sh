@@ -17,7 +17,7 @@ agent a 1
 agent b 1
 
 claim "one rank that is cut off for longer than the limit goes on: the others are heard"
-submit "$(job_of lasts 100000 '')"
+submit "$(job_of lasts 100000 ',"checkpoint":{"every_seconds":0}')"
 wait_for 60 "its steps" step_at_least "$job" 10
 pids_before=$(trainer_pids "$job" | tr '\n' ' ')
 cut a both
@@ -96,5 +96,17 @@ wait_for 60 "checkpoints" several
 same "$(job_field "$job" .spec.checkpoint.every_steps)" 0 "every_steps"
 request POST "/v1/jobs/$job/stop"
 await "$job" cancelled 60
-submit "$(mlp_job default 1 1)"
-same "$(job_field "$job" .spec.checkpoint.every_seconds)" 300 "the default"
+
+claim "kills of all its ranks, seconds behind each start, do not end a default job either: its first checkpoints come soon"
+submit "$(mlp_job default 100000 1 ',"debug":{"step_delay_ms":10},"restart":{"max_restarts":2}')"
+same "$(job_field "$job" .spec.checkpoint.every_seconds)" 300 "the default cadence"
+newer() { [ "$(newest_saved)" -gt "$saved_step" ]; }
+for _ in 1 2 3; do
+  saved_step=$(newest_saved) before=$(generation_of)
+  wait_for 60 "a newer checkpoint" newer
+  kill -9 $(trainer_pids "$job")
+  wait_for 60 "the job again" again
+done
+same "$(job_field "$job" .restarts)" 3 "restarts, one more than the budget"
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60

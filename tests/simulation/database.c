@@ -255,6 +255,7 @@ static gs_status load(sim_world *world, gs_engine *engine, gs_job_store *store) 
     GS_TRY(gs_job_store_load_lives(store, adopt_life, engine));
     GS_TRY(gs_job_store_load_tombstones(store, adopt_tombstone, engine));
     GS_TRY(gs_stored_load(&stored, store, world->now_ns, world->wall_ms));
+    for (size_t i = 0; i < stored.num_unreadable; i++) gs_engine_adopt_unreadable(engine, stored.unreadable[i]);
     for (size_t i = 0; i < stored.num_jobs; i++) {
         gs_engine_adopt_job(engine, stored.jobs[i].job);
         stored.jobs[i].job = NULL;

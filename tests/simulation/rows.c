@@ -245,6 +245,7 @@ static void adopt_jobs(sim_world *world, gs_engine *engine) {
             gs_checkpoints_load(&job->checkpoints, row->name, &read);
         }
         if (job) gs_engine_adopt_job(engine, job);
+        else gs_engine_adopt_unreadable(engine, state->rows[i].job);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "worker/trainer/saves.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "core/clock.h"
@@ -10,11 +11,15 @@
 
 // A save at the end is waited for this long.
 #define FINAL_SAVE_SECONDS 600.0
+#define FIRST_INTERVAL_SECONDS 5.0
+#define MOST_DOUBLINGS 30
+#define LEAST_SHARE 20  // of the time between two saves is one of them
 
 static void report_save(void *ctx, const gs_checkpoint_result *result) {
     gs_saves *saves = ctx;
     gs_control *control = saves->control;
     const gs_checkpoint_request *request = &result->request;
+    saves->last_seconds = result->seconds;
     if (result->status.code) {
         char text[300];
         gs_log_warn("checkpoint failed", "job=%s step=%lld part=%d/%d cause=%s error=%s",
@@ -130,10 +135,17 @@ bool gs_saves_are_due(const gs_saves *saves) {
 bool gs_saves_are_late(const gs_saves *saves) {
     double every_seconds = saves->spec->checkpoint.every_seconds;
     if (saves->spec->checkpoint.every_steps != 0 || every_seconds <= 0 || !saves->counted_ns) return false;
-    return gs_seconds_since(saves->counted_ns) >= every_seconds;
+    return gs_seconds_since(saves->counted_ns) >= gs_saves_interval(every_seconds, saves->num_by_time, saves->last_seconds);
+}
+
+double gs_saves_interval(double every_seconds, int num_before, double last_seconds) {
+    double seconds = ldexp(FIRST_INTERVAL_SECONDS, num_before < MOST_DOUBLINGS ? num_before : MOST_DOUBLINGS);
+    if (seconds < LEAST_SHARE * last_seconds) seconds = LEAST_SHARE * last_seconds;
+    return seconds < every_seconds ? seconds : every_seconds;
 }
 
 void gs_saves_note_due(gs_saves *saves) {
+    saves->num_by_time++;
     saves->counted_ns = gs_now_ns();
     saves->is_due_by_time = true;
 }

@@ -32,6 +32,8 @@ typedef struct gs_saves {
     bool told_late;       // that the save in flight takes longer than the time between two
     int64_t counted_ns;   // since when the time to the next save by the clock is counted; 0: not yet
     bool is_due_by_time;  // agreed by all ranks
+    int num_by_time;      // saves by the clock that this process has begun or left out
+    _Atomic double last_seconds;  // that the last save took here
     // The last save of which a part was written here; of the writer's thread while one is in flight.
     char parted[GS_CHECKPOINT_NAME_LEN];
 } gs_saves;
@@ -46,6 +48,9 @@ void gs_saves_release(gs_saves *saves);
 
 // The cadence of steps says so: of the step that was applied, on all ranks alike.
 bool gs_saves_are_due(const gs_saves *saves);
+// Seconds to the next save by the clock, behind `num_before` of them: the first ones come soon, so that ranks who die together over and
+// over do not begin at the same step for ever; none takes more than a twentieth of the time. Never more than `every_seconds`.
+double gs_saves_interval(double every_seconds, int num_before, double last_seconds);
 // A cadence of time, by this rank's clock; all save when one of them is late.
 bool gs_saves_are_late(const gs_saves *saves);
 void gs_saves_note_due(gs_saves *saves);  // the ranks agree

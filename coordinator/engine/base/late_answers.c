@@ -2,14 +2,15 @@
 
 #include <stdlib.h>
 
+#include "coordinator/model/memory.h"
+
 void gs_late_answer_wait_again(gs_engine *engine, gs_late_answer *answer) {
     answer->next = engine->late;
     engine->late = answer;
 }
 
 gs_late_answer *gs_late_answer_add(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job) {
-    gs_late_answer *answer = calloc(1, sizeof *answer);
-    if (!answer) return NULL;
+    gs_late_answer *answer = gs_model_alloc(1, sizeof *answer);
     answer->ticket = ++engine->last_ticket;
     answer->kind = kind;
     answer->job = job->id;

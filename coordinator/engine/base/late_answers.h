@@ -4,7 +4,7 @@
 
 #include "coordinator/engine/base/mind.h"
 
-// To be told what becomes of the write that gets its ticket. NULL: out of memory.
+// To be told what becomes of the write that gets its ticket. Never NULL.
 gs_late_answer *gs_late_answer_add(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job);
 // The one of this ticket, which is forgotten here; gs_late_answer_bury is the caller's. NULL: nobody waits.
 gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket);

@@ -123,7 +123,8 @@ void gs_on_settle(gs_engine *engine, gs_member *member, const gs_engine_event *e
                        gs_error(GS_ABORTED, "generation %u has been settled", run->generation));
         return;
     }
-    bool is_believed = !member->kill_sent;  // it was evicted, perhaps for what it said
+    // It was evicted, perhaps for what it said; or no step of this job is so far.
+    bool is_believed = !member->kill_sent && question->applied_step <= member->job->spec.steps.target;
     if (question->applied_step >= 0 && is_believed) member->applied_step = question->applied_step;
     member->complete = question->complete && is_believed;
     member->apart = question->apart;

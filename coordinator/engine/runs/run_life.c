@@ -183,6 +183,7 @@ void gs_run_settle_now(gs_engine *engine, gs_run *run) {
         // Who is evicted may be so for what it said: it keeps nothing from the others.
         members[i].survived = asks(member) && (!is_any || !member->kill_sent);
         members[i].applied_step = member->applied_step;
+        members[i].is_apart = member->apart;
         members[i].complete = member->complete && !run->suspicious;
     }
     int64_t reached = gs_settle_decide(members, (size_t)run->num_members, run->step,

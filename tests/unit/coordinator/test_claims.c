@@ -128,6 +128,20 @@ static void who_is_evicted_keeps_no_step_from_the_others(void **state) {
     gs_play_close(&play);
 }
 
+// Nobody can have come there: who holds what there is saves it.
+static void a_step_beyond_the_target_is_nobodys_in_a_settlement_either(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    int64_t step = gs_play_run(&play)->step;
+    settle_at(&play, OTHER, INT64_MAX, true);
+    settle_at(&play, HONEST, step, true);
+    assert_true(play.answered && !play.answer.code);
+    assert_true(play.settlement_saves && !play.settlement_applies);
+    assert_true(gs_play_run(&play)->members[OTHER].applied_step <= step);
+    gs_play_close(&play);
+}
+
 // There are no others that it could keep anything from.
 static void who_is_evicted_and_left_alone_saves_what_it_has(void **state) {
     (void)state;
@@ -366,6 +380,7 @@ int main(void) {
         cmocka_unit_test(who_is_disbelieved_stays_so_whatever_it_is_called),
         cmocka_unit_test(a_step_that_the_others_do_not_come_to_is_not_believed),
         cmocka_unit_test(who_is_evicted_keeps_no_step_from_the_others),
+        cmocka_unit_test(a_step_beyond_the_target_is_nobodys_in_a_settlement_either),
         cmocka_unit_test(who_is_evicted_and_left_alone_saves_what_it_has),
         cmocka_unit_test(who_trains_alone_is_judged_by_what_it_says_itself),
         cmocka_unit_test(who_trains_alone_may_say_what_is_a_step_old),

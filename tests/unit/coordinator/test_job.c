@@ -78,6 +78,9 @@ static void what_was_deleted_is_gone_and_what_nobody_knows_is_not(void **state) 
     assert_false(gs_job_table_is_gone(&table, 4, false));  // nobody says that it was ours
     assert_false(gs_job_table_is_gone(&table, 50005, true));
     assert_false(gs_job_table_is_gone(&table, 50002, true));
+    gs_job_table_add_unreadable(&table, 3);  // older than all of them, and on the disk
+    assert_false(gs_job_table_is_gone(&table, 3, true));
+    assert_true(gs_job_table_is_gone(&table, 2, true));
     gs_job_table_release(&table);
 }
 

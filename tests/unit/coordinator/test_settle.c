@@ -38,6 +38,20 @@ static void a_step_that_nobody_can_have_come_to_counts_for_nothing(void **state)
     assert_true(members[0].save && !members[1].save);
 }
 
+// Two stand together, and the third says that it is further than anybody can be: they keep what they hold.
+static void who_is_alone_takes_no_step_from_the_others(void **state) {
+    (void)state;
+    gs_settle_member members[] = {{.survived = true, .applied_step = 10, .complete = true},
+                                  {.survived = true, .applied_step = 11},
+                                  {.survived = true, .applied_step = 900, .complete = true}};
+    assert_int_equal(gs_settle_decide(members, 3, 11, 0), 11);
+    assert_true(members[0].apply && !members[1].apply && !members[2].apply);
+    assert_true(members[0].save && !members[1].save && !members[2].save);
+    // With updates of its own it may be that far.
+    for (int i = 0; i < 3; i++) members[i].survived = members[i].is_apart = true;
+    assert_int_equal(gs_settle_decide(members, 3, 11, 0), 900);
+}
+
 static void a_step_that_all_hold_is_applied_by_all(void **state) {
     (void)state;
     gs_settle_member members[] = {{.survived = true, .applied_step = 10, .complete = true},
@@ -77,6 +91,7 @@ int main(void) {
         cmocka_unit_test(a_laggard_applies_its_complete_copy),
         cmocka_unit_test(a_step_that_a_dead_rank_reported_is_not_lost),
         cmocka_unit_test(a_step_that_nobody_can_have_come_to_counts_for_nothing),
+        cmocka_unit_test(who_is_alone_takes_no_step_from_the_others),
         cmocka_unit_test(a_step_that_all_hold_is_applied_by_all),
         cmocka_unit_test(a_step_that_one_does_not_hold_is_redone),
         cmocka_unit_test(one_saves_and_only_what_is_new),
