@@ -359,6 +359,12 @@ static void record(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
     apply_retention(engine, job);
 }
 
+static void write_row_later(const gs_engine *engine, gs_checkpoint *item) {
+    item->record_pause_ns = item->record_pause_ns ? 2 * item->record_pause_ns : FIRST_PAUSE_NS;
+    if (item->record_pause_ns > LONGEST_PAUSE_NS) item->record_pause_ns = LONGEST_PAUSE_NS;
+    item->record_again_ns = engine->state.now_ns + item->record_pause_ns;
+}
+
 // Its files are good, and a start may come before the disk has room for a row. Said once.
 static void record_later(gs_engine *engine, gs_job *job, gs_checkpoint *item, gs_status status) {
     if (!item->record_pause_ns) {
@@ -366,9 +372,7 @@ static void record_later(gs_engine *engine, gs_job *job, gs_checkpoint *item, gs
                     "checkpoint of step %lld is not recorded yet: %s", (long long)item->step, status.message);
         count_failure(engine, job, GS_SAVE_IO);
     }
-    item->record_pause_ns = item->record_pause_ns ? 2 * item->record_pause_ns : FIRST_PAUSE_NS;
-    if (item->record_pause_ns > LONGEST_PAUSE_NS) item->record_pause_ns = LONGEST_PAUSE_NS;
-    item->record_again_ns = engine->state.now_ns + item->record_pause_ns;
+    write_row_later(engine, item);
 }
 
 void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
@@ -422,7 +426,9 @@ void gs_on_files_removed(gs_engine *engine, const gs_completion *done) {
         ask(engine, GS_DO_DELETE_CHECKPOINT, job, item);
         return;
     }
-    // The row says "deleting": the next start tries again.
+    // Some of them may be gone. The row says "deleting": written again it leads here again, as the next start would.
+    item->is_gone = true;
+    write_row_later(engine, item);
     gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint not removed", "job=%s directory=%s reason=\"%s\"",
                 job->id_text, item->directory, done->status.message);
 }

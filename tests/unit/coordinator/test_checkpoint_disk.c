@@ -306,6 +306,34 @@ static void a_row_on_its_way_is_waited_for_before_it_is_marked(void **state) {
     assert_int_equal(play->num_removals, 1);
 }
 
+static void hear_refused(gs_play *play, gs_engine_event_kind kind, const char *directory) {
+    gs_engine_event event = {.kind = kind, .from = {.generation = -1}};
+    event.done = (gs_completion){.stored = GS_STORED_CHECKPOINT, .job = play->job, .directory = directory, .status = gs_error(GS_INTERNAL, "not now")};
+    gs_play_hear(play, &event);
+}
+
+// A disk that refuses to remove files is asked again; some of them may be gone, so that none of it is good any more.
+static void files_that_could_not_be_removed_are_removed_later(void **state) {
+    gs_play *play = *state;
+    play->verify_waits = play->disk_waits = true;
+    disk_play_save(play, "step-9", 9);
+    disk_play_hear_of(play, GS_ON_VERIFIED, "step-9");
+    disk_play_hear_of(play, GS_ON_CHECKPOINTS_CHECKED, "step-9");
+    disk_play_hear_of(play, GS_ON_STORED, "step-9");
+    disk_play_hear_of(play, GS_ON_STORED, "step-9");
+    assert_int_equal(play->num_removals, 1);
+    hear_refused(play, GS_ON_FILES_REMOVED, "step-9");
+    gs_play_wait(play, GS_NS_PER_SEC);
+    int rows = play->num_checkpoint_rows;
+    gs_play_wait(play, 4 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_checkpoint_rows, rows + 1);
+    hear_refused(play, GS_ON_STORED, "step-9");  // the row that is written again
+    assert_int_equal(disk_play_state_of(play, "step-9"), GS_CHECKPOINT_DELETING);
+    gs_play_wait(play, 4 * GS_NS_PER_SEC);
+    disk_play_hear_of(play, GS_ON_STORED, "step-9");
+    assert_int_equal(play->num_removals, 2);
+}
+
 // Its files were found gone, nobody could write that down, and then the coordinator ended: of another life its row looks as
 // if it were the newest, though its ranks save below it.
 static void what_another_life_recorded_is_looked_at_before_any_is_removed(void **state) {
@@ -404,6 +432,7 @@ int main(void) {
         TEST(saves_that_a_rank_makes_up_are_refused_in_the_end),
         TEST(a_disk_is_not_away_while_the_coordinator_stands_still),
         TEST(a_row_on_its_way_is_waited_for_before_it_is_marked),
+        TEST(files_that_could_not_be_removed_are_removed_later),
         TEST(a_directory_is_closed_to_ranks_that_leave_no_new_sign),
         TEST(what_another_life_recorded_is_looked_at_before_any_is_removed),
         TEST(a_start_looks_at_live_jobs_first_and_then_at_a_few_ended_ones_at_a_time),
