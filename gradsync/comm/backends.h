@@ -20,6 +20,7 @@ extern const gs_comm_backend gs_comm_nccl;
 typedef struct gs_backend_facts {
     const gs_comm_backend *backend;
     bool (*peer_link)(const void *backend, int peer, gs_comm_link *out);  // as gs_comm_peer_link
+    gs_status (*share)(void *backend, const uint16_t *shares);            // as gs_comm_share
 } gs_backend_facts;
 
 extern const gs_backend_facts gs_comm_net_facts;

@@ -94,6 +94,8 @@ void gs_collective_claim_describe(char *text, size_t text_bytes, const gs_collec
     if (claim->tree_digest && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " tree %04x",
                                (unsigned)(claim->tree_digest & 0xffff));
+    if (claim->shares && at < text_bytes)
+        at += (size_t)snprintf(text + at, text_bytes - at, " in shares %04x", claim->shares);
     if (claim->num_active && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " with %d active", claim->num_active);
     if (at < text_bytes)

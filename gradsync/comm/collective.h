@@ -128,6 +128,7 @@ typedef struct gs_comm_link {
     int64_t least_round_trip_ns;
     double bytes_per_sec;  // that reached the peer while there was enough to send: the most of the
                            // last seconds
+    double usual_bytes_per_sec;  // likewise, the median of the last looks at which it had been used
 } gs_comm_link;
 
 // What a rank says about one of its collectives before others may touch a byte of it: no padding, for
@@ -141,7 +142,8 @@ typedef struct gs_collective_claim {
     uint8_t kind, dtype, op, root;
     int32_t num_active;
     float wire_scale;
-    uint8_t wire_dtype, wire_scale_after, zeros[2];
+    uint8_t wire_dtype, wire_scale_after;
+    uint16_t shares;  // of those that say how it is cut; 0: none do
 } gs_collective_claim;
 
 gs_collective_claim gs_collective_claim_of(const gs_collective *collective, uint32_t generation);

@@ -356,12 +356,29 @@ bool gs_comm_moves_alone(const gs_comm *comm) {
     return gs_comm_stream(comm) != NULL;
 }
 
+static const gs_backend_facts *facts_of(const gs_comm *comm) {
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        if (facts[i]->backend == comm->backend) return facts[i];
+    return NULL;
+}
+
 bool gs_comm_peer_link(const gs_comm *comm, int peer, gs_comm_link *out) {
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
-        if (facts[i]->backend == comm->backend)
-            return facts[i]->peer_link(comm->state, peer, out);
-    }
-    return false;
+    const gs_backend_facts *known = facts_of(comm);
+    return known && known->peer_link(comm->state, peer, out);
+}
+
+bool gs_comm_shares(const gs_comm *comm) {
+    return facts_of(comm) != NULL;
+}
+
+gs_status gs_comm_share(gs_comm *comm, const uint16_t *shares) {
+    const gs_backend_facts *known = facts_of(comm);
+    uint32_t whole = 0;
+    for (int i = 0; i < comm->world_size; i++) whole += shares[i];
+    if (!whole) return gs_error(GS_INVALID_ARGUMENT, "shares: somebody has to add");
+    if (!known)
+        return gs_error(GS_UNIMPLEMENTED, "ranks of %s have no parts", comm->backend->name);
+    return known->share(comm->state, shares);
 }
 
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective) {

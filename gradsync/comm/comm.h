@@ -173,6 +173,11 @@ GS_NODISCARD gs_status gs_comm_create_part(gs_comm **out, gs_comm *whole,
                                            const gs_comm_options *options, gs_deadline deadline);
 // The way to a peer. Any thread between create and destroy. False: the backend has no connections, or that rank is this one.
 bool gs_comm_peer_link(const gs_comm *comm, int peer, gs_comm_link *out);
+// How much of a bucket that is cut each rank adds for all, of what is posted from here on: a number for each rank, not all 0; all
+// equal, as at the beginning: equal parts. Between two ranks that have little, little travels, and no bit of a sum turns on it. All
+// ranks say the same between the same collectives of each lane. UNIMPLEMENTED: ranks of this backend have no parts (gs_comm_shares).
+GS_NODISCARD gs_status gs_comm_share(gs_comm *comm, const uint16_t *shares);
+bool gs_comm_shares(const gs_comm *comm);
 const gs_comm_options *gs_comm_made_with(const gs_comm *comm);  // nothing of what was for the call
 
 #endif

@@ -9,6 +9,7 @@
 // No link is slower than a byte in a second, no collective takes longer to start, and no rank has such a number.
 #define MOST_SECONDS 1e6
 #define MOST_RANK 65536
+#define MOST_RATE 1e15
 
 void gs_link_report_release(gs_link_report *report) {
     free(report->ready_seconds);
@@ -27,10 +28,14 @@ void gs_link_report_copy(gs_link_report *out, const gs_link_report *report) {
     *out = copy;
 }
 
+static bool deals_equal(const gs_link_deal *a, const gs_link_deal *b) {
+    return a->num_ranks == b->num_ranks && !memcmp(a->shares, b->shares, (size_t)a->num_ranks * sizeof *a->shares);
+}
+
 bool gs_link_report_equal(const gs_link_report *a, const gs_link_report *b) {
     return a->num_params == b->num_params && a->model.num_samples == b->model.num_samples &&
            a->model.cost.start_seconds == b->model.cost.start_seconds &&
-           a->model.cost.byte_seconds == b->model.cost.byte_seconds && !a->ready_seconds == !b->ready_seconds &&
+           a->model.cost.byte_seconds == b->model.cost.byte_seconds && !a->ready_seconds == !b->ready_seconds && deals_equal(&a->deal, &b->deal) &&
            (!a->ready_seconds ||
             !memcmp(a->ready_seconds, b->ready_seconds, a->num_params * sizeof *a->ready_seconds));
 }
@@ -78,6 +83,21 @@ static gs_json *encode_pairs(const gs_link_report *report) {
     return list;
 }
 
+static gs_json *encode_deal(const gs_link_deal *deal) {
+    gs_json *entry = gs_json_new_object(), *shares = gs_json_new_array(), *seconds = gs_json_new_array(), *slow = gs_json_new_array();
+    for (int i = 0; i < deal->num_ranks; i++) gs_json_push(shares, gs_json_new_int(deal->shares[i]));
+    gs_json_push(seconds, gs_json_new_double(deal->seconds_before));
+    gs_json_push(seconds, gs_json_new_double(deal->seconds));
+    gs_json_push(slow, gs_json_new_int(deal->from));
+    gs_json_push(slow, gs_json_new_int(deal->to));
+    gs_json_push(slow, gs_json_new_double(deal->slow_bytes_per_second));
+    gs_json_push(slow, gs_json_new_double(deal->usual_bytes_per_second));
+    gs_json_set(entry, "of", shares);
+    gs_json_set(entry, "seconds", seconds);
+    gs_json_set(entry, "slow", slow);
+    return entry;
+}
+
 gs_json *gs_link_message_encode(const gs_link_report *report) {
     const gs_link_model *model = &report->model;
     gs_json *message = gs_json_new_object();
@@ -89,6 +109,7 @@ gs_json *gs_link_message_encode(const gs_link_report *report) {
     gs_json_set_int(message, "samples", model->num_samples);
     if (report->ready_seconds) gs_json_set(message, "ready_us", encode_ready(report));
     gs_json_set(message, "pairs", encode_pairs(report));
+    if (report->deal.num_ranks) gs_json_set(message, "shares", encode_deal(&report->deal));
     return message;
 }
 
@@ -140,13 +161,39 @@ static gs_status take_pairs(gs_link_report *out, const gs_json *list) {
         bool known = gs_json_int(&from, gs_json_at(entry, 0)) && from >= 0 && from < MOST_RANK &&
                      gs_json_int(&to, gs_json_at(entry, 1)) && to >= 0 && to < MOST_RANK &&
                      take_number(&pair->latency_seconds, gs_json_at(entry, 2), MOST_SECONDS) &&
-                     take_number(&pair->bytes_per_second, gs_json_at(entry, 3), 1e15) &&
+                     take_number(&pair->bytes_per_second, gs_json_at(entry, 3), MOST_RATE) &&
                      gs_json_int(&pair->retransmitted, gs_json_at(entry, 4)) && pair->retransmitted >= 0;
         if (!known) return refuse("pairs", i);
         pair->from = (int)from;
         pair->to = (int)to;
     }
     return gs_ok();
+}
+
+static bool take_rank(int *out, const gs_json *value, int num_ranks) {
+    int64_t rank;
+    if (!gs_json_int(&rank, value) || rank < 0 || rank >= num_ranks) return false;
+    *out = (int)rank;
+    return true;
+}
+
+static gs_status take_deal(gs_link_deal *out, const gs_json *entry) {
+    const gs_json *shares = gs_json_get(entry, "of"), *seconds = gs_json_get(entry, "seconds"), *slow = gs_json_get(entry, "slow");
+    size_t count = gs_json_count(shares);
+    if (!entry) return gs_ok();
+    if (!count || count > GS_LINK_MAX_SHARES) return refuse("shares.of", count);
+    out->num_ranks = (int)count;
+    for (size_t i = 0; i < count; i++) {
+        int64_t share;
+        if (!gs_json_int(&share, gs_json_at(shares, i)) || share < 0 || share > UINT16_MAX) return refuse("shares.of", i);
+        out->shares[i] = (uint16_t)share;
+    }
+    if (!take_number(&out->seconds_before, gs_json_at(seconds, 0), MOST_SECONDS)) return refuse("shares.seconds", 0);
+    if (!take_number(&out->seconds, gs_json_at(seconds, 1), MOST_SECONDS)) return refuse("shares.seconds", 1);
+    if (!take_rank(&out->from, gs_json_at(slow, 0), out->num_ranks)) return refuse("shares.slow", 0);
+    if (!take_rank(&out->to, gs_json_at(slow, 1), out->num_ranks)) return refuse("shares.slow", 1);
+    if (!take_number(&out->slow_bytes_per_second, gs_json_at(slow, 2), MOST_RATE)) return refuse("shares.slow", 2);
+    return take_number(&out->usual_bytes_per_second, gs_json_at(slow, 3), MOST_RATE) ? gs_ok() : refuse("shares.slow", 3);
 }
 
 static gs_status take_all(gs_link_report *out, const gs_json *message) {
@@ -160,7 +207,8 @@ static gs_status take_all(gs_link_report *out, const gs_json *message) {
     model->num_samples = gs_json_int_or(message, "samples", 0);
     if (model->num_samples < 0) return refuse("samples", 0);
     GS_TRY(take_ready(out, gs_json_get(message, "ready_us")));
-    return take_pairs(out, gs_json_get(message, "pairs"));
+    GS_TRY(take_pairs(out, gs_json_get(message, "pairs")));
+    return take_deal(&out->deal, gs_json_get(message, "shares"));
 }
 
 gs_status gs_link_message_decode(gs_link_report *out, const gs_json *message) {

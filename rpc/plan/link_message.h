@@ -12,6 +12,8 @@
 
 // Of more pairs the slowest are told.
 #define GS_LINK_MAX_PAIRS 32
+// Ranks that can add unequal parts.
+#define GS_LINK_MAX_SHARES 64
 
 typedef struct gs_link_pair {
     int from, to;              // ranks
@@ -20,12 +22,22 @@ typedef struct gs_link_pair {
     int64_t retransmitted;     // segments, both ways
 } gs_link_pair;
 
+// Which rank adds how much of a bucket, and why.
+typedef struct gs_link_deal {
+    int num_ranks;  // 0: all as much
+    uint16_t shares[GS_LINK_MAX_SHARES];
+    double seconds_before, seconds;  // that one sum took when these were chosen
+    int from, to;                    // ranks that are the reason
+    double slow_bytes_per_second, usual_bytes_per_second;
+} gs_link_deal;
+
 typedef struct gs_link_report {
     gs_link_model model;    // num_samples 0: nothing was told
     double *ready_seconds;  // owned; by parameter; below 0: it got no gradient
     size_t num_params;
     gs_link_pair pairs[GS_LINK_MAX_PAIRS];
     size_t num_pairs;
+    gs_link_deal deal;
 } gs_link_report;
 
 void gs_link_report_release(gs_link_report *report);

@@ -1,5 +1,6 @@
 // Two levels: hosts with several ranks each, of any shape, add exactly, in an order that follows
-// from the hosts alone. A rank's host is a letter of the argument: "aabb", "abab", "aaab".
+// from the hosts alone, whoever adds how much. A rank's host is a letter of the argument: "aabb",
+// "abab", "aaab".
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,9 +36,24 @@ static gs_status open_rank(comm_rank *self, const gs_rank_env *env, size_t arena
     return comm_rank_open(self, env, arena_bytes, &options);
 }
 
+// With a "+" ranks add other parts from here on: some of them none, and equal ones now and then.
+static gs_status share_anew(comm_rank *self, const char *arg, uint64_t number) {
+    gs_random_key common = {.seed = 92, .stream = 1};
+    uint64_t dice = gs_random_u64(common, number);
+    uint16_t shares[MOST_WORLD] = {0};
+    if (!strchr(arg, '+')) return gs_ok();
+    for (int i = 0; i < self->world_size; i++) {
+        uint16_t share = (uint16_t)(dice >> 6 * i & 63);
+        bool adds = share >= 20 || number % (uint64_t)self->world_size == (uint64_t)i;
+        shares[i] = number % 5 == 4 ? 3 : adds ? (uint16_t)(share + 1) : 0;
+    }
+    return gs_comm_share(self->comm, shares);
+}
+
 // The same program of integers on all ranks, several in flight, in both lanes. When a rank waits it
 // decides alone.
-static gs_status run_program(comm_rank *self, comm_trial *trials, unsigned char **memory) {
+static gs_status run_program(comm_rank *self, const char *arg, comm_trial *trials,
+                             unsigned char **memory) {
     static const gs_collective_kind kinds[] = {GS_ALLREDUCE, GS_ALLREDUCE,  GS_ALLREDUCE, GS_REDUCE,
                                                GS_REDUCE_SCATTER, GS_ALLGATHER, GS_BROADCAST};
     static const gs_dtype dtypes[] = {GS_FP32, GS_FP32, GS_BF16, GS_FP64, GS_FP16, GS_I64, GS_I32};
@@ -58,6 +74,7 @@ static gs_status run_program(comm_rank *self, comm_trial *trials, unsigned char 
         unsigned char *buffers = memory[i] = malloc(2 * bytes);
         if (!buffers) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
         comm_trial_place(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
+        if (i % 3 == 2) GS_TRY(share_anew(self, arg, i));  // while others are in flight
         GS_TRY(gs_comm_post(self->comm, &works[i], &trials[i].collective));
         if (gs_random_u64(own, i) % 8 == 0)
             GS_TRY(gs_comm_wait(self->comm, works[gs_random_u64(own, 500 + i) % (i + 1)], soon()));
@@ -71,8 +88,8 @@ static gs_status add_integers(const gs_rank_env *env) {
     static comm_trial trials[NUM_PROGRAM];
     static unsigned char *memory[NUM_PROGRAM];
     comm_rank self;
-    gs_status status = open_rank(&self, env, 4096, "hosts");
-    if (!status.code) status = run_program(&self, trials, memory);
+    gs_status status = open_rank(&self, env, 4096, strchr(env->arg, '~') ? "net" : "hosts");
+    if (!status.code) status = run_program(&self, env->arg, trials, memory);
     for (int i = 0; i < NUM_PROGRAM && !status.code; i++)
         status = gs_status_prefix(comm_trial_check(&trials[i], self.rank, self.world_size),
                                   "collective %d, %s of %zu %s", i,
@@ -155,7 +172,8 @@ static gs_status add_wild(const gs_rank_env *env) {
     for (size_t k = 0; k < 4 && !status.code; k++) {
         for (size_t at = 0; at < count && !status.code; at += pieces[k]) {
             size_t piece = count - at < pieces[k] ? count - at : pieces[k];
-            status = add_piece(&self, data, at, piece);
+            status = share_anew(&self, env->arg, k + at);
+            if (!status.code) status = add_piece(&self, data, at, piece);
         }
         for (size_t i = 0; i < count && !status.code; i++) {
             if (memcmp(&data[i], &expected[i], sizeof *data) != 0)
@@ -181,7 +199,7 @@ static gs_status add_along_tree(const gs_rank_env *env) {
     static float parts[NUM_SHARDS * SHARD_COUNT], sum[SHARD_COUNT];
     int rank_of[NUM_SHARDS], part_of[NUM_SHARDS], used[MOST_WORLD] = {0};
     comm_rank self;
-    gs_status status = open_rank(&self, env, 4096, "hosts");
+    gs_status status = open_rank(&self, env, 4096, strchr(env->arg, '~') ? "net" : "hosts");
     for (int s = 0; s < NUM_SHARDS; s++) {
         rank_of[s] = s * env->world_size / NUM_SHARDS;
         part_of[s] = used[rank_of[s]]++;
@@ -197,6 +215,7 @@ static gs_status add_along_tree(const gs_rank_env *env) {
                          .tree = &tree,
                          .part_stride_bytes = SHARD_COUNT * sizeof *parts,
                          .bucket = 2};
+    if (!status.code) status = share_anew(&self, env->arg, 2);
     if (!status.code) status = gs_comm_run(self.comm, &one, soon());
     for (size_t i = 0; i < SHARD_COUNT && !status.code; i++) {
         float v[NUM_SHARDS];
@@ -206,6 +225,18 @@ static gs_status add_along_tree(const gs_rank_env *env) {
             status = gs_error(GS_DATA_LOSS, "element %zu is %a instead of %a", i, (double)sum[i],
                               (double)expected);
     }
+    comm_rank_close(&self);
+    return status;
+}
+
+// Rank 1 means other parts than the others do.
+static gs_status differ(const gs_rank_env *env) {
+    static float data[70000];
+    comm_rank self;
+    const uint16_t shares[] = {env->rank == 1 ? 2 : 1, 2, 3, 4};
+    gs_status status = open_rank(&self, env, 4096, strchr(env->arg, '~') ? "net" : "hosts");
+    if (!status.code) status = gs_comm_share(self.comm, shares);
+    if (!status.code) status = add_piece(&self, data, 0, 70000);
     comm_rank_close(&self);
     return status;
 }
@@ -252,12 +283,12 @@ static gs_status split_parts(const gs_rank_env *env) {
 }
 
 static const gs_rank_body bodies[] = {{"integers", add_integers}, {"wild", add_wild}, {"parts", split_parts},
-                                      {"tree", add_along_tree},   {"refuse", refuse},
+                                      {"tree", add_along_tree},   {"refuse", refuse}, {"differ", differ},
                                       {0}};
 
 static void expect_ok(const char *body, const char *shape) {
     print_message("%s: %s\n", body, shape);
-    int world_size = (int)strcspn(shape, "-~");
+    int world_size = (int)strcspn(shape, "+-~");
     assert_ok(gs_ranks_run(body, world_size, shape, gs_deadline_in_seconds(120)));
 }
 
@@ -278,6 +309,34 @@ static void integers_add_up_on_hosts_of_any_shape(void **state) {
         if (dice >> 55 & 1) shape[world_size] = '-';
         expect_ok("integers", shape);
     }
+}
+
+static void integers_add_up_whoever_adds_how_much(void **state) {
+    (void)state;
+    expect_ok("integers", "abcd+~");
+    expect_ok("integers", "abcdefgh+~");
+    expect_ok("integers", "aabbcc+");
+    expect_ok("integers", "abbcac+-");
+    expect_ok("integers", "abcdab+");
+}
+
+static void who_adds_how_much_changes_no_bit(void **state) {
+    (void)state;
+    expect_ok("wild", "aabbcc+");
+    expect_ok("wild", "abccba+");
+    expect_ok("wild", "abcab+-");
+    expect_ok("tree", "abcd+~");
+    expect_ok("tree", "aabbcc+");
+}
+
+static void ranks_that_mean_other_parts_are_refused(void **state) {
+    (void)state;
+    gs_status status = gs_ranks_run("differ", 4, "abcd~", gs_deadline_in_seconds(60));
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "rank 1 posted"));
+    assert_non_null(strstr(status.message, "in shares"));
+    status = gs_ranks_run("differ", 4, "abac", gs_deadline_in_seconds(60));
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
 }
 
 static void sums_are_in_the_order_of_hosts_however_they_are_cut(void **state) {
@@ -317,6 +376,9 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers_add_up_on_hosts_of_any_shape),
+        cmocka_unit_test(integers_add_up_whoever_adds_how_much),
+        cmocka_unit_test(who_adds_how_much_changes_no_bit),
+        cmocka_unit_test(ranks_that_mean_other_parts_are_refused),
         cmocka_unit_test(sums_are_in_the_order_of_hosts_however_they_are_cut),
         cmocka_unit_test(sums_along_a_tree_have_the_bits_of_one_host),
         cmocka_unit_test(parts_are_of_those_who_share_memory),

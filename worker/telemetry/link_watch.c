@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "worker/telemetry/link_timing.h"
 
 // Of each weight this is left when another comes.
 #define FADING 0.98
@@ -20,7 +21,11 @@
 #define LEAST_BYTE_SECONDS 1e-13
 // The next size of the calibration is left out where one of it would take longer.
 #define MOST_CALIBRATION_SECONDS 0.4
+#define MOST_CALIBRATION_BYTES 4194304
 #define MOST_REPEATS 12
+// Of each of the sums by which shares are compared.
+#define MOST_TRIAL_SECONDS 0.25
+#define LEAST_TRIAL_BYTES 262144
 #define FIRST_SHARE 3
 #define SECOND_SHARE 10
 #define SHARE_EVERY 100
@@ -146,39 +151,10 @@ static bool crosses_hosts(const gs_comm *comm) {
     return gs_comm_world_size(comm) > 1 && gs_device_is_host(gs_comm_device(comm));
 }
 
-static gs_status agree_on_most(gs_comm *comm, double *numbers, size_t count, gs_deadline deadline) {
-    return gs_comm_run(comm,
-                       &(gs_collective){.kind = GS_ALLREDUCE,
-                                        .send = numbers,
-                                        .recv = numbers,
-                                        .count = count,
-                                        .dtype = GS_FP64,
-                                        .op = GS_OP_MAX,
-                                        .bucket = -1},
-                       deadline);
-}
-
-// *seconds: of the slowest rank, behind a barrier.
-static gs_status time_one(gs_comm *comm, float *memory, size_t bytes, double *seconds, gs_deadline deadline) {
-    GS_TRY(gs_comm_run(comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, deadline));
-    int64_t begin_ns = gs_now_ns();
-    GS_TRY(gs_comm_run(comm,
-                       &(gs_collective){.kind = GS_ALLREDUCE,
-                                        .send = memory,
-                                        .recv = memory,
-                                        .count = bytes / sizeof *memory,
-                                        .dtype = GS_FP32,
-                                        .op = GS_OP_SUM,
-                                        .bucket = -1},
-                       deadline));
-    *seconds = gs_seconds_since(begin_ns);
-    return agree_on_most(comm, seconds, 1, deadline);
-}
-
 // Connections begin slowly, and the longer the way is the longer they do: until a size gets no quicker by a tenth. All
 // ranks hear the same times, and decide alike.
-static gs_status calibrate(gs_link_watch *watch, float *memory, gs_deadline deadline) {
-    static const size_t sizes[] = {4096, 262144, 4194304};
+static gs_status time_sizes(gs_link_watch *watch, float *memory, gs_deadline deadline) {
+    static const size_t sizes[] = {4096, 262144, MOST_CALIBRATION_BYTES};
     double total = 0, seconds = 0;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         double last = 0, before = 0;
@@ -186,16 +162,36 @@ static gs_status calibrate(gs_link_watch *watch, float *memory, gs_deadline dead
         for (int i = 0; i < MOST_REPEATS && (i < 3 || seconds < 0.9 * last); i++) {
             before = last;
             last = seconds;
-            GS_TRY(time_one(watch->comm, memory, sizes[s], &seconds, deadline));
+            GS_TRY(gs_link_time_sum(&seconds, watch->comm, memory, sizes[s], deadline));
             total += seconds;
             if (i > 1 && total > MOST_CALIBRATION_SECONDS) break;
         }
+        watch->timed_bytes = sizes[s];
         // The quickest twice: what held another one up was not the link.
         double quickest = seconds < last ? seconds : last;
         const double kept[] = {quickest, before < quickest ? before : quickest, seconds};
         for (size_t k = 0; k < 3; k++) gs_link_fit_calibrate(&watch->fit, (double)sizes[s], kept[k]);
     }
     return gs_ok();
+}
+
+static gs_status calibrate(gs_link_watch *watch, gs_deadline deadline) {
+    float *memory = calloc(1, MOST_CALIBRATION_BYTES);
+    if (!memory) return gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
+    gs_status status = time_sizes(watch, memory, deadline);
+    free(memory);
+    return status;
+}
+
+// Other shares are another link: what collectives took before says nothing.
+static gs_status balance(gs_link_watch *watch, gs_deadline deadline) {
+    bool changed = false;
+    size_t bytes = watch->timed_bytes;
+    while (bytes > LEAST_TRIAL_BYTES && expected(&watch->fit, 1, (double)bytes) > MOST_TRIAL_SECONDS) bytes /= 2;
+    GS_TRY(gs_link_balance_consider(&watch->balance, &changed, watch->comm, bytes, deadline));
+    if (!changed) return gs_ok();
+    watch->fit = (gs_link_fit){0};
+    return calibrate(watch, deadline);
 }
 
 gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline) {
@@ -205,11 +201,8 @@ gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_para
     gs_link_watch watch = {.comm = comm, .num_params = num_params};
     watch.ready = calloc(GS_LINK_RING * num_params + 1, sizeof *watch.ready);
     watch.shared = calloc(num_shared, sizeof *watch.shared);
-    float *memory = calloc(1, 4194304);
-    gs_status status = watch.ready && watch.shared && memory
-                           ? calibrate(&watch, memory, deadline)
-                           : gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
-    free(memory);
+    gs_status status = watch.ready && watch.shared ? calibrate(&watch, deadline) : gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
+    if (!status.code) status = balance(&watch, deadline);
     if (status.code) {
         gs_link_watch_end(&watch);
         return gs_status_prefix(status, "calibration of the link");
@@ -365,7 +358,8 @@ gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_dead
     memset(watch->shared, 0, num_shared * sizeof *watch->shared);
     for (size_t i = 0; i < watch->num_params; i++) watch->shared[i] = usual_ready(watch, i);
     tell_peers(watch);
-    GS_TRY(gs_status_prefix(agree_on_most(watch->comm, watch->shared, num_shared, deadline), "times of the link"));
+    GS_TRY(gs_status_prefix(gs_link_agree_on_most(watch->comm, watch->shared, num_shared, deadline), "times of the link"));
+    GS_TRY(gs_status_prefix(balance(watch, deadline), "shares of ranks"));
     for (size_t i = 0; i < watch->num_params; i++) {
         if (watch->shared[i] > last) last = watch->shared[i];
     }
@@ -375,6 +369,7 @@ gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_dead
         memcpy(out->ready_seconds, watch->shared, watch->num_params * sizeof *out->ready_seconds);
         out->num_params = watch->num_params;
     }
+    out->deal = watch->balance.deal;
     out->model = gs_link_fit_model(&watch->fit);
     out->model.wire_ratio = watch->bytes > 0 ? watch->wire_bytes / watch->bytes : 1;
     out->model.step_seconds = watch->step_seconds;

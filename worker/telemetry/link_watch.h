@@ -15,6 +15,7 @@
 #include "gradsync/bucket/reduce_stats.h"
 #include "gradsync/comm/comm.h"
 #include "rpc/plan/link_message.h"
+#include "worker/telemetry/link_balance.h"
 
 // Steps of which the times of gradients are remembered.
 #define GS_LINK_RING 5
@@ -55,9 +56,12 @@ typedef struct gs_link_watch {
     double step_seconds;       // moving average
     double bytes, wire_bytes;  // of all buckets since the last sharing
     gs_link_fit fit;
+    gs_link_balance balance;
+    size_t timed_bytes;  // of the largest sum of the calibration
 } gs_link_watch;
 
-// Collective where the communicator crosses hosts: times some collectives. That takes some tenths of a second at most on a
+// Collective where the communicator crosses hosts: times some collectives, and shares out what each rank adds where that
+// makes them quicker. That takes some tenths of a second at most on a
 // link of 100 Mbit/s and more, 1–2 s at 10 Mbit/s, up to 6 s near 1 Mbit/s.
 GS_NODISCARD gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline);
 void gs_link_watch_end(gs_link_watch *watch);  // {0} is fine
@@ -66,7 +70,7 @@ void gs_link_watch_end(gs_link_watch *watch);  // {0} is fine
 void gs_link_watch_note(gs_link_watch *watch, const gs_reduce_stats *stats);
 // Before a step: is it one at which the ranks share?
 bool gs_link_watch_is_due(const gs_link_watch *watch);
-// Collective: the report of all ranks, on each of them; the caller's to release.
+// Collective: shares may be others behind it, and what is known of costs new; the report of all ranks, on each of them; the caller's to release.
 GS_NODISCARD gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_deadline deadline);
 
 #endif

@@ -1,5 +1,6 @@
 #include "coordinator/observe/views/link_view.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "rpc/schema/job_plan.h"
@@ -22,13 +23,17 @@ static const gs_member *member_of(const gs_run *run, int rank) {
     return NULL;
 }
 
+static const char *host_of(const gs_run *run, int rank) {
+    const gs_member *member = member_of(run, rank);
+    return member ? member->host : "";
+}
+
 static gs_json *pair_to_view(const gs_run *run, const gs_link_pair *pair) {
     gs_json *view = gs_json_new_object(), *ranks = gs_json_new_array(), *hosts = gs_json_new_array();
     const int ends[] = {pair->from, pair->to};
     for (int i = 0; i < 2; i++) {
-        const gs_member *member = member_of(run, ends[i]);
         gs_json_push(ranks, gs_json_new_int(ends[i]));
-        gs_json_push(hosts, gs_json_new_string(member ? member->host : ""));
+        gs_json_push(hosts, gs_json_new_string(host_of(run, ends[i])));
     }
     gs_json_set(view, "ranks", ranks);
     gs_json_set(view, "hosts", hosts);
@@ -36,6 +41,24 @@ static gs_json *pair_to_view(const gs_run *run, const gs_link_pair *pair) {
     if (pair->bytes_per_second > 0) gs_json_set_double(view, "bytes_per_second", pair->bytes_per_second);
     gs_json_set_int(view, "retransmitted", pair->retransmitted);
     return view;
+}
+
+// Who adds how much of a bucket, and why: a part of 1 for each rank.
+static void set_shares(gs_json *view, const gs_run *run, const gs_link_deal *deal) {
+    double whole = 0;
+    char why[400];
+    for (int i = 0; i < deal->num_ranks; i++) whole += deal->shares[i];
+    if (!(whole > 0) || deal->from >= deal->num_ranks || deal->to >= deal->num_ranks) return;
+    gs_json *list = gs_json_new_array();
+    for (int i = 0; i < deal->num_ranks; i++) gs_json_push(list, gs_json_new_double(deal->shares[i] / whole));
+    snprintf(why, sizeof why,
+             "the way between ranks %d (%.60s) and %d (%.60s) gives %.1f MB/s where %.1f is usual: they add %.1f and %.1f %% of a bucket, not %.1f "
+             "each, and little travels between them; a sum that was timed took %.4f s, and %.4f with equal parts",
+             deal->from, host_of(run, deal->from), deal->to, host_of(run, deal->to), 1e-6 * deal->slow_bytes_per_second,
+             1e-6 * deal->usual_bytes_per_second, 100 * deal->shares[deal->from] / whole, 100 * deal->shares[deal->to] / whole,
+             100.0 / deal->num_ranks, deal->seconds, deal->seconds_before);
+    gs_json_set(view, "shares", list);
+    gs_json_set_string(view, "shares_why", why);
 }
 
 gs_json *gs_link_to_view(const gs_run *run, const gs_link_report *link, const gs_bucket_plan *plan,
@@ -59,5 +82,6 @@ gs_json *gs_link_to_view(const gs_run *run, const gs_link_report *link, const gs
     }
     for (size_t i = 0; i < link->num_pairs; i++) gs_json_push(pairs, pair_to_view(run, &link->pairs[i]));
     gs_json_set(view, "pairs", pairs);
+    set_shares(view, run, &link->deal);
     return view;
 }

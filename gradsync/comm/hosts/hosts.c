@@ -33,6 +33,11 @@
 #define TRY_NS (100 * INT64_C(1000))
 #define MOST_EVENTS 4
 
+typedef struct hosts_shares {
+    struct hosts_shares *next;
+    uint16_t of[GS_HOSTS_MOST_RANKS];  // by rank
+} hosts_shares;
+
 typedef struct hosts_comm {
     gs_hosts_party party;
     gs_hosts_founding founding;  // of party
@@ -55,6 +60,8 @@ typedef struct hosts_comm {
     gs_comm_failure late;  // of the owner's last wait whose deadline passed
     gs_hosts_roll roll;
     gs_hosts_causes causes;
+    hosts_shares *shares;    // owned: all that were ever said, which collectives may still go by
+    const uint16_t *shared;  // the owner's: of what is posted from here on; NULL: equal ones
     int num_lanes;
     gs_hosts_lane lanes[];
 } hosts_comm;
@@ -257,7 +264,8 @@ static gs_status post_hosts(void *backend, int lane, uint64_t sequence,
                             const gs_collective *collective) {
     hosts_comm *hosts = backend;
     if (has_failed(hosts) || atomic_load(&hosts->abort_asked)) return failure_of(hosts);
-    if (collective) gs_hosts_lane_post(&hosts->lanes[lane], sequence, collective);
+    if (collective) 
+        gs_hosts_lane_post(&hosts->lanes[lane], sequence, collective, hosts->shared);
     // The thread holds it while it moves, and looks for posts behind that.
     if (pthread_mutex_trylock(&hosts->lock) == 0) {
         (void)advance(hosts, hosts->device);
@@ -471,6 +479,11 @@ static void destroy_hosts(void *backend) {
     gs_hosts_founding_leave(&hosts->party);
     for (int i = 0; i < hosts->num_lanes; i++) gs_hosts_lane_close(&hosts->lanes[i]);
     gs_hosts_founding_release(&hosts->founding);
+    while (hosts->shares) {
+        hosts_shares *next = hosts->shares->next;
+        free(hosts->shares);
+        hosts->shares = next;
+    }
     gs_device_close(hosts->thread_device);
     pthread_mutex_destroy(&hosts->words_lock);
     pthread_mutex_destroy(&hosts->lock);
@@ -552,5 +565,23 @@ static bool peer_link_of_hosts(const void *backend, int peer, gs_comm_link *out)
     return gs_comm_net_facts.peer_link(party->all.state, peer, out);
 }
 
+static gs_status share_hosts(void *backend, const uint16_t *shares) {
+    hosts_comm *hosts = backend;
+    size_t bytes = (size_t)hosts->party.topology.world_size * sizeof *shares;
+    hosts_shares *known = hosts->shares;
+    bool is_even = !memcmp(shares, shares + 1, bytes - sizeof *shares);
+    while (known && memcmp(known->of, shares, bytes)) known = known->next;
+    if (!is_even && !known) {
+        known = calloc(1, sizeof *known);
+        if (!known) return gs_error(GS_RESOURCE_EXHAUSTED, "shares of ranks: out of memory");
+        memcpy(known->of, shares, bytes);
+        known->next = hosts->shares;
+        hosts->shares = known;
+    }
+    hosts->shared = is_even ? NULL : known->of;
+    return gs_ok();
+}
+
 const gs_backend_facts gs_comm_hosts_facts = {.backend = &gs_comm_hosts,
-                                              .peer_link = peer_link_of_hosts};
+                                              .peer_link = peer_link_of_hosts,
+                                              .share = share_hosts};

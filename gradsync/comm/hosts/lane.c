@@ -146,9 +146,11 @@ static void stamp(_Atomic int64_t *at_ns, int64_t ns) {
     atomic_store_explicit(at_ns, ns, memory_order_relaxed);
 }
 
-void gs_hosts_lane_post(gs_hosts_lane *lane, uint64_t sequence, const gs_collective *collective) {
+void gs_hosts_lane_post(gs_hosts_lane *lane, uint64_t sequence, const gs_collective *collective,
+                        const uint16_t *shares) {
     gs_hosts_work *work = work_of(lane, sequence);
     work->collective = *collective;
+    work->shares = shares;
     work->is_composed = gs_hosts_is_composed(collective);
     work->is_small = work->is_composed && gs_hosts_is_small(lane->party, collective);
     gs_collective_claim claim = gs_collective_claim_of(collective, lane->party->generation);
@@ -284,6 +286,7 @@ static gs_status post_sum(gs_hosts_lane *lane, const gs_hosts_work *work, gs_dev
     sum.wire_dtype = GS_DTYPE_UNSET;
     sum.wire_scale = 0;
     sum.wire_scale_after = false;
+    GS_TRY(gs_hosts_level_share(&party->column, work->shares));
     return gs_hosts_level_post(&party->column, lane->number, &sum);
 }
 
@@ -302,6 +305,7 @@ static gs_status post_gather(gs_hosts_lane *lane, const gs_hosts_work *work, ran
     all.recv = slot_of(lane, party->place, count) + bytes;
     all.count = pieces * chunk.count;
     all.num_active = digest_for_column(work);
+    GS_TRY(gs_hosts_level_share(&party->column, work->shares));
     return gs_hosts_level_post(&party->column, lane->number, &all);
 }
 
@@ -448,6 +452,7 @@ static gs_status delegate_works(gs_hosts_lane *lane, bool *moved, gs_hosts_level
         gs_hosts_level *all = &lane->party->all;
         work->sequence_of_all = all->posted[lane->number] + 1;
         *at = all;
+        GS_TRY(gs_hosts_level_share(all, work->shares));
         GS_TRY(gs_hosts_level_post(all, lane->number, &work->collective));
     }
     return gs_ok();

@@ -49,6 +49,7 @@ typedef struct gs_hosts_work {
     // The owner's until posted.
     gs_collective collective;
     bool is_composed, is_small;
+    const uint16_t *shares;    // by rank, borrowed; NULL: equal ones
     uint32_t num_chunks;
     uint64_t digest;           // of its claim: what ranks compare
     uint64_t sequence_of_all;  // delegated: in the net of all ranks
@@ -79,7 +80,9 @@ GS_NODISCARD gs_status gs_hosts_lane_open(gs_hosts_lane *lane, gs_hosts_party *p
 void gs_hosts_lane_close(gs_hosts_lane *lane);
 
 // The owner.
-void gs_hosts_lane_post(gs_hosts_lane *lane, uint64_t sequence, const gs_collective *collective);
+//   shares  by rank; stay until the lane is closed
+void gs_hosts_lane_post(gs_hosts_lane *lane, uint64_t sequence, const gs_collective *collective,
+                        const uint16_t *shares);
 
 // All that can be done now. *moved: something was.
 //   at  the level that an error is of; NULL: this rank's own

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "gradsync/comm/net/net.h"
 
 // Told apart from those of other communicators of a generation, whatever these are called.
 static void name_level(char *group, size_t group_bytes, const char *whole, char kind, int first) {
@@ -68,6 +69,19 @@ gs_status gs_hosts_level_post(gs_hosts_level *level, int lane, const gs_collecti
     inner.lane = lane;
     uint64_t sequence = ++level->posted[lane];
     return level->backend ? level->backend->post(level->state, lane, sequence, &inner) : gs_ok();
+}
+
+gs_status gs_hosts_level_share(gs_hosts_level *level, const uint16_t *shares) {
+    uint16_t own[GS_HOSTS_MOST_RANKS];
+    uint32_t whole = 0;
+    if (!level->backend || shares == level->shares) return gs_ok();
+    for (int i = 0; i < level->world_size; i++)
+        whole += own[i] = shares ? shares[level->ranks[i]] : 1;
+    // Of a column whose ranks have nothing somebody has to.
+    for (int i = 0; i < level->world_size && !whole; i++) own[i] = 1;
+    GS_TRY(gs_net_share(level->state, own));
+    level->shares = shares;
+    return gs_ok();
 }
 
 gs_status gs_hosts_level_progress(gs_hosts_level *level) {

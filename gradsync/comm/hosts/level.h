@@ -19,6 +19,7 @@ typedef struct gs_hosts_level {
     int world_size, rank;
     int ranks[GS_HOSTS_MOST_RANKS];  // in the whole
     uint64_t posted[GS_HOSTS_LEVEL_LANES];
+    const uint16_t *shares;  // as said last, by rank of the whole; NULL: equal ones
 } gs_hosts_level;
 
 // Of `members`, ascending ranks of the whole, this one among them. They meet at stages of their
@@ -37,6 +38,8 @@ void gs_hosts_level_close(gs_hosts_level *level);
 
 GS_NODISCARD gs_status gs_hosts_level_post(gs_hosts_level *level, int lane,
                                            const gs_collective *collective);
+// Of a level of the net, for what is posted from here on; `shares` stay until another is said.
+GS_NODISCARD gs_status gs_hosts_level_share(gs_hosts_level *level, const uint16_t *shares);
 static inline bool gs_hosts_level_is_done(const gs_hosts_level *level, int lane,
                                           uint64_t sequence) {
     return !level->backend || level->backend->finished(level->state, lane) >= sequence;

@@ -60,12 +60,26 @@ gs_net_course gs_net_course_of(const gs_collective *collective, int rank, int wo
     return course;
 }
 
+// Where the slice of `owner` begins.
+static size_t share_boundary(const gs_net_course *course, int owner) {
+    const uint32_t *before = course->shares->before;
+    size_t count = course->collective->count, whole = before[course->world_size];
+    // count · before / whole, of counts that may be large.
+    size_t first = count / whole * before[owner] + count % whole * before[owner] / whole;
+    first = gs_round_up(first, SLICE_BOUNDARY_COUNT);
+    return first < count && owner < course->world_size ? first : count;
+}
+
 gs_net_range gs_net_course_slice(const gs_net_course *course, int owner) {
     const gs_collective *collective = course->collective;
     if (collective->kind == GS_BARRIER) return (gs_net_range){0, 0};
     if (is_of_parts(collective))
         return (gs_net_range){collective->count * (size_t)owner, collective->count};
     size_t world_size = (size_t)course->world_size, count = collective->count;
+    if (course->shares) {
+        size_t begin = share_boundary(course, owner), end = share_boundary(course, owner + 1);
+        return (gs_net_range){begin, end - begin};
+    }
     size_t each = gs_round_up((count + world_size - 1) / world_size, SLICE_BOUNDARY_COUNT);
     size_t first = each * (size_t)owner < count ? each * (size_t)owner : count;
     return (gs_net_range){first, count - first < each ? count - first : each};

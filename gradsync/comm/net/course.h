@@ -12,6 +12,9 @@
 // sum has the same bits as in shared memory, and they depend neither on the bucket that an element
 // travels in nor on who owns its slice; and 16 bits on the wire are rounded once on the way to the
 // owner and once on the way back.
+//
+// Owners have equal slices, unless *shares* say other ones: between two ranks that own little, little
+// travels. A reduce-scatter and an all-gather have the parts that they have.
 #ifndef GRADSYNC_COMM_NET_COURSE_H
 #define GRADSYNC_COMM_NET_COURSE_H
 
@@ -20,14 +23,23 @@
 #include <stdint.h>
 
 #include "gradsync/comm/collective.h"
+#include "gradsync/comm/net/debts.h"
 
 // Segments of a slice for which an owner has room at a time.
 #define GS_NET_WINDOW 4
 // Everybody's inputs of one that is not cut, as one rank receives them.
 #define GS_NET_SMALL_BYTES ((size_t)65536)
 
+// How much of what is cut each rank owns, as a part of the whole.
+typedef struct gs_net_shares {
+    struct gs_net_shares *next;                // of its communicator, which owns them
+    uint32_t before[GS_NET_MOST_RANKS + 1];    // of all ranks below; the last one is the whole
+    uint16_t digest;                           // never 0
+} gs_net_shares;
+
 typedef struct gs_net_course {
     const gs_collective *collective;  // borrows
+    const gs_net_shares *shares;      // borrows; NULL: equal ones
     int rank, world_size;
     bool is_small;
     bool reduces;

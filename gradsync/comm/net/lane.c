@@ -34,9 +34,11 @@ static void stamp(_Atomic int64_t *at_ns, int64_t ns) {
     atomic_store_explicit(at_ns, ns, memory_order_relaxed);
 }
 
-void gs_net_lane_post(gs_net_lane *lane, uint64_t sequence, const gs_collective *collective) {
+void gs_net_lane_post(gs_net_lane *lane, uint64_t sequence, const gs_collective *collective,
+                      const gs_net_shares *shares) {
     gs_net_stamps *stamps = stamps_of(lane, sequence);
     lane->posts[sequence % GS_NET_MAX_POSTED] = *collective;
+    lane->shares[sequence % GS_NET_MAX_POSTED] = shares;
     stamp(&stamps->posted_ns, gs_now_ns());
     stamp(&stamps->all_arrived_ns, 0);
     stamp(&stamps->finished_ns, 0);
@@ -70,8 +72,9 @@ static gs_status take_posts(gs_net_lane *lane, bool *moved) {
         uint64_t sequence = lane->taken + 1;
         GS_TRY(find_work(lane, sequence, &work));
         lane->taken = sequence;
-        GS_TRY(note_cause(lane, work,
-                          gs_net_work_post(work, &lane->posts[sequence % GS_NET_MAX_POSTED])));
+        size_t place = sequence % GS_NET_MAX_POSTED;
+        GS_TRY(note_cause(
+            lane, work, gs_net_work_post(work, &lane->posts[place], lane->shares[place])));
         *moved = true;
     }
     return gs_ok();

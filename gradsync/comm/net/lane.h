@@ -22,6 +22,7 @@ typedef struct gs_net_lane {
     _Atomic uint64_t posted;                 // by the owner
     _Atomic uint64_t finished;               // by the moving thread
     gs_collective posts[GS_NET_MAX_POSTED];  // the owner's until posted
+    const gs_net_shares *shares[GS_NET_MAX_POSTED];  // likewise, of each post
     gs_net_stamps stamps[GS_NET_MAX_POSTED];
     // Of the moving thread:
     gs_net_party *party;
@@ -36,8 +37,10 @@ void gs_net_lane_close(gs_net_lane *lane);  // nothing of it is on its way any m
 // Nothing moves any more: the own inputs of what is not finished are as they were.
 void gs_net_lane_restore(gs_net_lane *lane);
 
-void gs_net_lane_post(gs_net_lane *lane, uint64_t sequence,
-                      const gs_collective *collective);  // the owner
+// The owner.
+//   shares  stay until the lane is closed
+void gs_net_lane_post(gs_net_lane *lane, uint64_t sequence, const gs_collective *collective,
+                      const gs_net_shares *shares);
 
 // The moving thread: all that can be done now. *moved: something was.
 GS_NODISCARD gs_status gs_net_lane_move(gs_net_lane *lane, bool *moved);

@@ -15,6 +15,7 @@
 // Before other lines have their turn.
 #define MOST_PULLED_BYTES ((size_t)1 << 20)
 #define RATE_NS (10 * GS_NS_PER_SEC)
+#define RATED_BYTES ((uint64_t)131072)
 
 struct gs_net_parcel {
     gs_net_parcel *next;
@@ -268,10 +269,26 @@ void gs_net_line_let_go(gs_net_line *line) {
 static void note_rate(gs_net_line *line, const struct tcp_info *info) {
     int64_t now_ns = gs_now_ns();
     double rate = info->tcpi_delivery_rate_app_limited ? 0 : (double)info->tcpi_delivery_rate;
+    // The kernel keeps telling the last rate: it is news only of what has been sent since.
+    if (rate > 0 && line->sent_bytes - line->rated_bytes >= RATED_BYTES) {
+        line->rates[line->num_rates++ % GS_NET_LINE_RATES] = rate;
+        line->rated_bytes = line->sent_bytes;
+    }
     if (rate < line->best_rate && now_ns - line->best_rate_ns < RATE_NS) return;
     if (rate == 0) return;
     line->best_rate = rate;
     line->best_rate_ns = now_ns;
+}
+
+static double median_rate(const gs_net_line *line) {
+    double sorted[GS_NET_LINE_RATES];
+    int count = line->num_rates < GS_NET_LINE_RATES ? line->num_rates : GS_NET_LINE_RATES;
+    for (int i = 0; i < count; i++) {
+        int at = i;
+        for (; at > 0 && sorted[at - 1] > line->rates[i]; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = line->rates[i];
+    }
+    return count ? sorted[count / 2] : 0;
 }
 
 void gs_net_line_look(gs_net_line *line, gs_comm_link *out) {
@@ -285,6 +302,7 @@ void gs_net_line_look(gs_net_line *line, gs_comm_link *out) {
     out->least_round_trip_ns =
         info.tcpi_min_rtt == UINT32_MAX ? 0 : (int64_t)info.tcpi_min_rtt * 1000;
     out->bytes_per_sec = line->best_rate;
+    out->usual_bytes_per_sec = median_rate(line);
 }
 
 bool gs_net_line_is_flushed(const gs_net_line *line) {

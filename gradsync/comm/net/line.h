@@ -12,6 +12,8 @@
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/net/message.h"
 
+// Looks at its rate of which the median counts.
+#define GS_NET_LINE_RATES 15
 #define GS_NET_LINE_BUFFER_BYTES ((size_t)16384)
 
 // Who is told what comes in.
@@ -43,6 +45,9 @@ typedef struct gs_net_line {
     uint64_t sent_bytes, received_bytes;
     double best_rate;  // bytes a second, and since when it is the best
     int64_t best_rate_ns;
+    double rates[GS_NET_LINE_RATES];  // the last ones
+    int num_rates;                    // ever
+    uint64_t rated_bytes;             // that were sent until the last one
     gs_net_header header;
     size_t header_bytes;  // of it that have come
     unsigned char *body;

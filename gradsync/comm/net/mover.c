@@ -17,7 +17,7 @@
 #define SLEEP_MS 1000
 #define FLUSH_MS 1
 #define PUBLISH_NS (5 * GS_NS_PER_MS)  // at most, while it moves
-#define LINKS_NS (100 * GS_NS_PER_MS)
+#define LINKS_NS (25 * GS_NS_PER_MS)
 
 typedef struct peer_state {
     bool has_left;  // in peace
@@ -32,6 +32,7 @@ struct gs_net_mover {
     gs_thread *thread;
     int num_lanes;
     gs_futex_event event;
+    const gs_net_shares *shares;  // the owner's
     atomic_bool sleeps;  // the thread does, or is about to
     atomic_bool end_asked, ended;
     atomic_bool leaving, left;
@@ -355,8 +356,12 @@ static void wake(gs_net_mover *mover) {
 
 void gs_net_mover_post(gs_net_mover *mover, int lane, uint64_t sequence,
                        const gs_collective *collective) {
-    gs_net_lane_post(&mover->lanes[lane], sequence, collective);
+    gs_net_lane_post(&mover->lanes[lane], sequence, collective, mover->shares);
     wake(mover);
+}
+
+void gs_net_mover_share(gs_net_mover *mover, const gs_net_shares *shares) {
+    mover->shares = shares;
 }
 
 void gs_net_mover_say_here(gs_net_mover *mover, int lane, gs_net_presence here) {

@@ -32,6 +32,8 @@ void gs_net_mover_stop(gs_net_mover *mover);
 // Of the owner's thread:
 void gs_net_mover_post(gs_net_mover *mover, int lane, uint64_t sequence,
                        const gs_collective *collective);
+// Of what is posted from here on; they stay until the mover is stopped. NULL: equal ones.
+void gs_net_mover_share(gs_net_mover *mover, const gs_net_shares *shares);
 
 // Of any thread:
 const gs_net_lane *gs_net_mover_lane(const gs_net_mover *mover, int lane);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/digest.h"
 #include "gradsync/comm/backends.h"
 #include "gradsync/comm/net/mover.h"
 #include "gradsync/comm/waiter.h"
@@ -26,6 +27,7 @@ typedef struct net_comm {
     int rank, world_size, num_lanes;
     gs_net_mesh mesh;
     gs_net_mover *mover;
+    gs_net_shares *shares;  // owned: all that were ever said, the last one first
     gs_interrupt interrupt;
     pthread_mutex_t lock;
     gs_comm_failure late;  // of the owner's last wait whose deadline passed; under the lock
@@ -178,6 +180,38 @@ gs_net_presence gs_net_was_here(const void *backend, int rank, int lane) {
     return gs_net_mover_was_here(((const net_comm *)backend)->mover, rank, lane);
 }
 
+static gs_net_shares *make_shares(const uint16_t *shares, int world_size) {
+    gs_net_shares *made = calloc(1, sizeof *made);
+    if (!made) return NULL;
+    for (int i = 0; i < world_size; i++) made->before[i + 1] = made->before[i] + shares[i];
+    uint64_t digest = gs_hash64(shares, (size_t)world_size * sizeof *shares, 0);
+    made->digest = (uint16_t)(digest % UINT16_MAX + 1);
+    return made;
+}
+
+static bool are_shares(const gs_net_shares *known, const uint16_t *shares, int world_size) {
+    for (int i = 0; i < world_size; i++)
+        if (known->before[i + 1] - known->before[i] != shares[i]) return false;
+    return true;
+}
+
+// Collectives that were posted may still go by earlier ones, so none is forgotten: there are few.
+gs_status gs_net_share(void *backend, const uint16_t *shares) {
+    net_comm *net = backend;
+    const gs_net_shares *known = net->shares;
+    bool is_even = true;
+    for (int i = 0; i < net->world_size; i++) is_even &= shares[i] == shares[0];
+    while (known && !are_shares(known, shares, net->world_size)) known = known->next;
+    if (!is_even && !known) {
+        gs_net_shares *made = make_shares(shares, net->world_size);
+        if (!made) return gs_error(GS_RESOURCE_EXHAUSTED, "shares of ranks: out of memory");
+        made->next = net->shares;
+        known = net->shares = made;
+    }
+    gs_net_mover_share(net->mover, is_even ? NULL : known);
+    return gs_ok();
+}
+
 static bool peer_link_of_net(const void *backend, int peer, gs_comm_link *out) {
     const net_comm *net = backend;
     if (peer < 0 || peer >= net->world_size || peer == net->rank) return false;
@@ -224,6 +258,11 @@ static void destroy_net(void *backend) {
         (void)wait_net_ended(net, NULL, gs_deadline_in_seconds(FAREWELL_SECONDS)).code;
     gs_net_mover_stop(net->mover);
     gs_net_mesh_release(&net->mesh);
+    while (net->shares) {
+        gs_net_shares *next = net->shares->next;
+        free(net->shares);
+        net->shares = next;
+    }
     pthread_mutex_destroy(&net->lock);
     free(net);
 }
@@ -284,4 +323,4 @@ const gs_comm_backend gs_comm_net = {.name = "net",
                                      .events = events_of_net,
                                      .moves_alone = moves_alone_on_net};
 
-const gs_backend_facts gs_comm_net_facts = {.backend = &gs_comm_net, .peer_link = peer_link_of_net};
+const gs_backend_facts gs_comm_net_facts = {.backend = &gs_comm_net, .peer_link = peer_link_of_net, .share = gs_net_share};

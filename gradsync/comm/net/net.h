@@ -9,6 +9,9 @@
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/net/message.h"
 
+// Of what is posted from here on each rank owns as much as its number says; all equal: equal slices.
+// All ranks say the same between the same collectives of each lane. Who posts.
+GS_NODISCARD gs_status gs_net_share(void *net, const uint16_t *shares);
 // Ends it on all ranks with these words, unless it has ended. Any thread.
 void gs_net_abort_because(void *net, gs_status status, const gs_comm_failure *failure);
 // Tells all peers, each time; of several calls in a row the last. Any thread; never blocks.

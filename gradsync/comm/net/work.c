@@ -82,15 +82,24 @@ static gs_status take_wire(gs_net_work *work) {
                            : gs_error(GS_RESOURCE_EXHAUSTED, "rounded gradients: out of memory");
 }
 
-gs_status gs_net_work_post(gs_net_work *work, const gs_collective *collective) {
+static gs_collective_claim claim_of(const gs_net_work *work) {
+    gs_collective_claim claim =
+        gs_collective_claim_of(&work->collective, work->party->generation);
+    claim.shares = work->course.shares ? work->course.shares->digest : 0;
+    return claim;
+}
+
+gs_status gs_net_work_post(gs_net_work *work, const gs_collective *collective,
+                           const gs_net_shares *shares) {
     gs_net_party *party = work->party;
     unsigned char body[MOST_SAID_BYTES];
     work->collective = *collective;
     work->course = gs_net_course_of(&work->collective, party->rank, party->world_size);
+    work->course.shares = shares;
     work->is_posted = true;
     GS_FAILPOINT("comm.publish");
     if (collective->wire_dtype) GS_TRY(take_wire(work));
-    gs_collective_claim claim = gs_collective_claim_of(collective, party->generation);
+    gs_collective_claim claim = claim_of(work);
     for (int i = 0; i < party->world_size; i++) {
         if (i != party->rank) GS_TRY(say_claim(work, i, &claim, body));
     }
@@ -145,7 +154,7 @@ static size_t bytes_said(const gs_net_work *work, int from) {
 static gs_status check_claims(const gs_net_work *work, gs_comm_failure *cause) {
     const gs_net_party *party = work->party;
     const gs_collective_claim *claims[GS_REDUCE_MAX_INPUTS];
-    gs_collective_claim own = gs_collective_claim_of(&work->collective, party->generation);
+    gs_collective_claim own = claim_of(work);
     bool equal = true;
     for (int i = 0; i < party->world_size; i++) {
         claims[i] = i == party->rank ? &own : &work->sides[i].claim;

@@ -72,7 +72,9 @@ gs_net_work *gs_net_work_create(gs_net_party *party, int lane, uint64_t sequence
 void gs_net_work_destroy(gs_net_work *work);
 
 // Posts it: tells all peers.
-GS_NODISCARD gs_status gs_net_work_post(gs_net_work *work, const gs_collective *collective);
+//   shares  borrowed until it is destroyed; NULL: equal ones
+GS_NODISCARD gs_status gs_net_work_post(gs_net_work *work, const gs_collective *collective,
+                                        const gs_net_shares *shares);
 static inline bool gs_net_work_is_claimed(const gs_net_work *work) {
     return work->is_posted && work->num_claims == work->party->world_size - 1;
 }

@@ -88,7 +88,7 @@ static void a_small_sum_is_not_done_while_its_claim_waits(void **state) {
         .kind = GS_ALLREDUCE, .send = numbers, .recv = numbers, .count = 2, .dtype = GS_FP32};
     gs_net_work *work = gs_net_work_create(&party, 0, 1);
     assert_non_null(work);
-    assert_ok(gs_net_work_post(work, &sum));
+    assert_ok(gs_net_work_post(work, &sum, NULL));
     gs_collective_claim claim = gs_collective_claim_of(&sum, party.generation);
     gs_net_header header = {.kind = GS_NET_CLAIM, .bytes = sizeof claim + sizeof numbers};
     void *body;

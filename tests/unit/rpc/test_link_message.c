@@ -58,6 +58,32 @@ static void what_is_said_is_heard(void **state) {
     gs_json_release(back);
 }
 
+static void who_adds_how_much_is_heard(void **state) {
+    (void)state;
+    gs_link_report report = make_report(), heard;
+    gs_json *equal = gs_link_message_encode(&report);
+    assert_null(gs_json_get(equal, "shares"));  // all as much: nothing is said
+    report.deal = (gs_link_deal){.num_ranks = 4,
+                                 .shares = {92, 0, 408, 500},
+                                 .seconds_before = 0.2,
+                                 .seconds = 0.07,
+                                 .from = 0,
+                                 .to = 1,
+                                 .slow_bytes_per_second = 2.4e6,
+                                 .usual_bytes_per_second = 1.6e7};
+    gs_json *message = gs_link_message_encode(&report), *back = encoded_text(message);
+    assert_string_equal(gs_link_message_decode(&heard, back).message, "");
+    assert_true(gs_link_report_equal(&report, &heard));
+    assert_memory_equal(&report.deal, &heard.deal, sizeof heard.deal);
+    heard.deal.shares[1] = 1;
+    assert_false(gs_link_report_equal(&report, &heard));
+    gs_link_report_release(&report);
+    gs_link_report_release(&heard);
+    gs_json_release(equal);
+    gs_json_release(message);
+    gs_json_release(back);
+}
+
 static void expect_refused(const char *member, const char *json, const char *words) {
     gs_link_report report = make_report(), heard;
     gs_json *message = gs_link_message_encode(&report), *value;
@@ -82,6 +108,12 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     expect_refused("samples", "-1", "link.samples");
     expect_refused("ready_us", "[1,-2]", "link.ready_us[1]");
     expect_refused("ready_us", "[1,1.5]", "link.ready_us[1]");
+    expect_refused("shares", "{}", "link.shares.of[0]");
+    expect_refused("shares", "{\"of\":[1,-1]}", "link.shares.of[1]");
+    expect_refused("shares", "{\"of\":[1,65536]}", "link.shares.of[1]");
+    expect_refused("shares", "{\"of\":[1,1],\"seconds\":[1]}", "link.shares.seconds[1]");
+    expect_refused("shares", "{\"of\":[1,1],\"seconds\":[1,1],\"slow\":[0,2,1,1]}", "link.shares.slow[1]");
+    expect_refused("shares", "{\"of\":[1,1],\"seconds\":[1,1],\"slow\":[0,1,1,-1]}", "link.shares.slow[3]");
     expect_refused("pairs", "[[0,1,0.1,1]]", "link.pairs[0]");
     expect_refused("pairs", "[[0,1,0.1,1,0],[0,-1,0.1,1,0]]", "link.pairs[1]");
     expect_refused("pairs", "[[-1,0,0.1,1,0]]", "link.pairs[0]");
@@ -95,6 +127,7 @@ static void what_cannot_be_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_said_is_heard),
+        cmocka_unit_test(who_adds_how_much_is_heard),
         cmocka_unit_test(what_cannot_be_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
