@@ -79,6 +79,7 @@ typedef struct gs_safetensors_source {
     gs_status (*read)(void *ctx, size_t entry, void *to, size_t begin, size_t bytes);
 } gs_safetensors_source;
 
+GS_NODISCARD gs_status gs_safetensors_write_source_at(gs_file_place place, const gs_safetensors_source *source);
 // Writes `path` in the same way, piece by piece. ALREADY_EXISTS: something has that name, and keeps it.
 GS_NODISCARD gs_status gs_safetensors_create(const char *path, const gs_safetensors_source *source,
                                              size_t *bytes);

@@ -290,6 +290,14 @@ gs_status gs_safetensors_write_at(gs_file_place place, const gs_safetensors_entr
     return gs_status_prefix(status, GS_PLACE, GS_PLACE_OF(place));
 }
 
+gs_status gs_safetensors_write_source_at(gs_file_place place, const gs_safetensors_source *source) {
+    const contents what = {source->entries, source->num_entries, source->metadata, source->num_metadata, source};
+    output out = {.fd = -1, .place = place};
+    gs_status status = write_file(&out, &what);
+    release_output(&out);
+    return gs_status_prefix(status, GS_PLACE, GS_PLACE_OF(place));
+}
+
 gs_status gs_safetensors_create(const char *path, const gs_safetensors_source *source,
                                 size_t *bytes) {
     const contents what = {source->entries, source->num_entries, source->metadata,

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -17,11 +18,15 @@
 #include "tests/support/comm_rank.h"
 #include "tests/support/sample.h"
 #include "tests/support/soon.h"
+#include "tests/support/temp_dir.h"
 #include "worker/checkpoint/save_team.h"
 
-// Three pieces and a bit; small; empty; and what each rank has of its own.
+// Four pieces; small; empty; and what each rank has of its own.
 enum { LARGE, COUNTS, EMPTY, NUM_TENSORS, OWN = NUM_TENSORS, NUM_ALL };
-#define LARGE_COUNT ((size_t)3200001)
+static size_t large_count = 3200001;
+#define HUGE_COUNT ((size_t)40000000)
+// Pieces, a digest, and what allocators keep; of 107 MB that come.
+#define MOST_MEMORY_BYTES ((int64_t)24 << 20)
 #define OWN_COUNT ((size_t)1234)
 #define STEP 7
 #define FROZEN_TIMEOUT_SECONDS 3.0
@@ -50,7 +55,7 @@ static void make_snapshot(gs_state_snapshot *it, int rank, int world_size, bool 
     it->tensors = calloc(NUM_ALL, sizeof *it->tensors);
     it->here = calloc(NUM_ALL, sizeof *it->here);
     it->data = calloc(NUM_ALL, sizeof *it->data);
-    describe(&it->tensors[LARGE], "large", GS_FP32, LARGE_COUNT);
+    describe(&it->tensors[LARGE], "large", GS_FP32, large_count);
     describe(&it->tensors[COUNTS], "counts", GS_I64, 5);
     describe(&it->tensors[EMPTY], "empty", GS_FP32, 0);
     describe(&it->tensors[OWN], "own", GS_FP32, OWN_COUNT * (size_t)world_size);
@@ -69,15 +74,31 @@ static void make_snapshot(gs_state_snapshot *it, int rank, int world_size, bool 
     }
 }
 
-static gs_status check_brought(const gs_state_snapshot *it, int from, int world_size) {
+#define LOOK_BYTES ((size_t)1 << 20)
+
+// What is here of a tensor: of one that came it lies in the spill, behind those before it.
+static gs_status check_bytes(const gs_state_snapshot *it, const gs_spill *spill, size_t tensor, size_t place, int from) {
+    static uint8_t look[LOOK_BYTES];
+    size_t total = it->here[tensor].count * gs_dtype_bytes(it->tensors[tensor].dtype);
+    for (size_t first = 0; first < total; first += LOOK_BYTES) {
+        size_t bytes = total - first < LOOK_BYTES ? total - first : LOOK_BYTES;
+        const uint8_t *data = it->data[tensor] ? it->data[tensor] + first : look;
+        if (!it->data[tensor]) GS_TRY(gs_spill_read(spill, place + first, look, bytes));
+        for (size_t k = 0; k < bytes; k++)
+            if (data[k] != byte_of(from, tensor, first + k)) return gs_error(GS_DATA_LOSS, "tensor %zu of rank %d: byte %zu", tensor, from, first + k);
+    }
+    return gs_ok();
+}
+
+static gs_status check_brought(const gs_state_snapshot *it, const gs_spill *spill, int from, int world_size) {
+    size_t place = 0;
     for (size_t i = 0; i < NUM_ALL; i++) {
         bool is_common = !it->is_part && i < NUM_TENSORS;
         gs_segment wanted = part_of(it, from, i, world_size);
         if (!is_common && (it->here[i].first != wanted.first || it->here[i].count != wanted.count))
             return gs_error(GS_INTERNAL, "tensor %zu of rank %d: elements %zu + %zu", i, from, it->here[i].first, it->here[i].count);
-        size_t bytes = it->here[i].count * gs_dtype_bytes(it->tensors[i].dtype);
-        for (size_t k = 0; k < bytes; k++)
-            if (it->data[i][k] != byte_of(is_common ? 0 : from, i, k)) return gs_error(GS_DATA_LOSS, "tensor %zu of rank %d: byte %zu", i, from, k);
+        GS_TRY(check_bytes(it, spill, i, place, is_common ? 0 : from));
+        if (!it->data[i]) place += it->here[i].count * gs_dtype_bytes(it->tensors[i].dtype);
     }
     return it->shares.first == from && it->shares.count == 1 && it->position.step == STEP ? gs_ok() : gs_error(GS_INTERNAL, "of rank %d", it->shares.first);
 }
@@ -87,7 +108,8 @@ static gs_status check_all(const gs_brought_parts *brought, const char *letters,
     for (int from = 0; from < world_size && is_saver; from++) {
         if (letters[from] != 'a') continue;
         if (count >= brought->count || brought->ranks[count] != from) return gs_error(GS_INTERNAL, "rank %d brought nothing", from);
-        GS_TRY(check_brought(&brought->snapshots[count++], from, world_size));
+        GS_TRY(check_brought(&brought->snapshots[count], brought->spills[count], from, world_size));
+        count++;
     }
     return count == brought->count ? gs_ok() : gs_error(GS_INTERNAL, "%d parts, not %d", brought->count, count);
 }
@@ -101,9 +123,37 @@ static gs_status offer_the_worst(gs_comm *comm, int64_t num_tensors) {
                        soon());
 }
 
-// Behind the letters: w of a state that all have whole; l: the saver comes later than a collective may; m: it has no memory for the
-// first that comes, and the second time it has.
+// Memory of this process that no file is behind.
+static int64_t anonymous_bytes(void) {
+    char line[200];
+    int64_t kilobytes = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (strncmp(line, "RssAnon:", 8) == 0) kilobytes = strtoll(line + 8, NULL, 10);
+    if (status) fclose(status);
+    return kilobytes * 1024;
+}
+
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+// Which of those that bring are refused the first time.
+static bool is_refused(const char *letters, int world_size, int rank) {
+    bool is_first = strchr(letters, 'a') == &letters[rank];
+    return letters[rank] == 'a' && ((letters[world_size] == 'm' && is_first) || letters[world_size] == 'f');
+}
+
+// Behind the letters: w of a state that all have whole; l: the saver comes later than a collective may; m: it has no room for the
+// first that comes, or cannot write it, and the second time it has; f: its disk is full the first time; y: much comes.
 static gs_status bring(const gs_rank_env *env) {
+    char *directory = gs_temp_dir_make(), job[PATH_MAX];
+    snprintf(job, sizeof job, "%s/checkpoints/job", directory);
+    if (env->arg[env->world_size] == 'y') large_count = HUGE_COUNT;
     comm_rank self;
     gs_save_team team = {0};
     gs_brought_parts brought = {0};
@@ -114,7 +164,7 @@ static gs_status bring(const gs_rank_env *env) {
     gs_status status = comm_rank_open(&self, env, 4096, NULL);
     bool comes_late = env->arg[env->world_size] == 'l';
     make_snapshot(&mine, env->rank, env->world_size, env->arg[env->world_size] != 'w');
-    if (letter == 'b') mine.here[LARGE] = (gs_segment){.first = LARGE_COUNT - 1, .count = 2};
+    if (letter == 'b') mine.here[LARGE] = (gs_segment){.first = large_count - 1, .count = 2};
     if (!status.code) status = gs_save_team_meet(&team, self.comm, letter != 's' && letter != 'X', comes_late ? 3 : 30, soon());
     if (!status.code && (team.saver != (nobody ? 0 : saver) || (team.num_apart == 0) != nobody))
         status = gs_error(GS_INTERNAL, "rank %d saves, %d are apart", team.saver, team.num_apart);
@@ -125,8 +175,13 @@ static gs_status bring(const gs_rank_env *env) {
     for (int i = 0; i < 2 && !status.code && !nobody; i++) {
         if (comes_late && env->rank == saver) gs_sleep_ns(7 * GS_NS_PER_SEC);
         bool is_ready = letter != 'x' && letter != 'X';
-        gs_status other = gs_save_team_bring(&brought, &team, is_ready ? &mine : NULL, comes_late ? soon() : (gs_deadline){0});
-        bool no_room = letter == 'a' && env->arg[env->world_size] == 'm' && i == 0 && strchr(env->arg, 'a') == &env->arg[env->rank];
+        if (env->arg[env->world_size] == 'f' && env->rank == saver) limit_files(i ? RLIM_INFINITY : 1 << 20);
+        int64_t before = anonymous_bytes();
+        gs_status other = gs_save_team_bring(&brought, &team, is_ready ? &mine : NULL, job, comes_late ? soon() : (gs_deadline){0});
+        int64_t grown = anonymous_bytes() - before;
+        if (env->arg[env->world_size] == 'y' && grown > MOST_MEMORY_BYTES)
+            other = gs_error(GS_INTERNAL, "%lld bytes of memory for what is brought", (long long)grown);
+        bool no_room = i == 0 && is_refused(env->arg, env->world_size, env->rank);
         if (no_room) {
             if (other.code != GS_RESOURCE_EXHAUSTED) status = gs_error(GS_INTERNAL, "there was no room, and it says %d", (int)other.code);
             continue;
@@ -135,16 +190,19 @@ static gs_status bring(const gs_rank_env *env) {
         if (refused && !other.code) status = gs_error(GS_INTERNAL, "what is not there was brought");
         else if (!refused || other.code != GS_UNAVAILABLE) status = other;
         const char *letters = env->arg[saver] == 'X' ? "" : env->arg;
-        if (!status.code && !brought.count && (brought.ranks || brought.snapshots)) status = gs_error(GS_INTERNAL, "memory for nothing");
+        if (!status.code && !brought.count && env->rank != saver && (brought.ranks || brought.snapshots))
+            status = gs_error(GS_INTERNAL, "memory for nothing");
         char came[16];
         snprintf(came, sizeof came, "%s", *letters ? letters : "....");
-        if (env->arg[env->world_size] == 'm' && i == 0) *strchr(came, 'a') = '.';
+        for (int r = 0; r < env->world_size && i == 0; r++)
+            if (is_refused(env->arg, env->world_size, r)) came[r] = '.';
         if (!status.code) status = check_all(&brought, came, env->rank == saver, env->world_size);
     }
     gs_brought_parts_release(&brought);
     gs_state_snapshot_release(&mine);
     gs_save_team_release(&team);
     comm_rank_close(&self);
+    gs_temp_dir_remove(directory);
     return status;
 }
 
@@ -155,12 +213,14 @@ static gs_status bring_until_the_end(const gs_rank_env *env) {
     gs_save_team team = {0};
     gs_brought_parts brought = {0};
     gs_state_snapshot mine = {0};
+    char *directory = gs_temp_dir_make(), job[PATH_MAX];
+    snprintf(job, sizeof job, "%s/job", directory);
     gs_status status = comm_rank_open(&self, env, 4096, &(gs_comm_options){.backend = "net", .generation = 1});
     make_snapshot(&mine, env->rank, env->world_size, true);
     if (!status.code) status = gs_save_team_meet(&team, self.comm, env->rank != 0, FROZEN_TIMEOUT_SECONDS, soon());
     if (!status.code) gs_rank_note(env, "begins");
     for (int i = 0; i < MOST_BRINGS && !status.code; i++) {
-        status = gs_save_team_bring(&brought, &team, &mine, (gs_deadline){0});
+        status = gs_save_team_bring(&brought, &team, &mine, job, (gs_deadline){0});
         if (!status.code) {
             status = check_all(&brought, "saa", env->rank == 0, env->world_size);
             if (status.code) status = gs_error(GS_INTERNAL, "taken for whole: %s", status.message);
@@ -172,6 +232,7 @@ static gs_status bring_until_the_end(const gs_rank_env *env) {
     gs_state_snapshot_release(&mine);
     gs_save_team_release(&team);
     comm_rank_close(&self);
+    gs_temp_dir_remove(directory);
     return status.code ? status : gs_error(GS_INTERNAL, "%d times brought, and nobody was hit", MOST_BRINGS);
 }
 
@@ -179,7 +240,7 @@ static const gs_rank_body bodies[] = {{"bring", bring}, {"bring_until_the_end", 
 
 static gs_status run(const char *letters) {
     print_message("%s\n", letters);
-    return gs_ranks_run("bring", (int)strcspn(letters, "wlm"), letters, gs_deadline_in_seconds(120));
+    return gs_ranks_run("bring", (int)strcspn(letters, "wlmfy"), letters, gs_deadline_in_seconds(120));
 }
 
 static void every_byte_comes_to_the_lowest_rank_that_sees_the_directory(void **state) {
@@ -211,7 +272,7 @@ static void who_saves_for_others_may_come_later_than_a_collective_may(void **sta
 }
 
 // A save that fails stops no training: the next one is as if nothing had been.
-static void what_there_is_no_memory_for_is_left_out(void **state) {
+static void what_there_is_no_room_for_is_left_out(void **state) {
     (void)state;
 #ifdef GRADSYNC_FAILPOINTS
     setenv("GRADSYNC_FAILPOINTS", "save_team.room#0=error", 1);
@@ -222,6 +283,29 @@ static void what_there_is_no_memory_for_is_left_out(void **state) {
     print_message("a build without failpoints\n");
     skip();
 #endif
+}
+
+static void what_cannot_be_kept_is_left_out(void **state) {
+    (void)state;
+#ifdef GRADSYNC_FAILPOINTS
+    setenv("GRADSYNC_FAILPOINTS", "spill.write#0=error", 1);
+    gs_status status = run("saam");
+    unsetenv("GRADSYNC_FAILPOINTS");
+    assert_ok(status);
+#else
+    print_message("a build without failpoints\n");
+    skip();
+#endif
+}
+
+static void a_full_disk_takes_nothing_and_the_next_time_all(void **state) {
+    (void)state;
+    assert_ok(run("saaf"));
+}
+
+static void much_that_comes_is_not_kept_in_memory(void **state) {
+    (void)state;
+    assert_ok(run("saay"));
 }
 
 static void a_part_that_cannot_be_is_refused_before_room_is_made(void **state) {
@@ -272,16 +356,24 @@ static void of_what_was_cut_off_nothing_is_taken_for_whole(void **state) {
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    // Ranks that are killed leave theirs behind.
+    char *directory = gs_temp_dir_make();
+    setenv("TMPDIR", directory, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_byte_comes_to_the_lowest_rank_that_sees_the_directory),
         cmocka_unit_test(of_a_whole_state_only_what_is_each_ranks_own),
         cmocka_unit_test(where_nobody_sees_it_each_writes_where_it_is),
         cmocka_unit_test(who_has_nothing_keeps_nobody_waiting),
         cmocka_unit_test(who_saves_for_others_may_come_later_than_a_collective_may),
-        cmocka_unit_test(what_there_is_no_memory_for_is_left_out),
+        cmocka_unit_test(what_there_is_no_room_for_is_left_out),
+        cmocka_unit_test(what_cannot_be_kept_is_left_out),
+        cmocka_unit_test(a_full_disk_takes_nothing_and_the_next_time_all),
+        cmocka_unit_test(much_that_comes_is_not_kept_in_memory),
         cmocka_unit_test(a_part_that_cannot_be_is_refused_before_room_is_made),
         cmocka_unit_test(elements_that_there_are_not_are_refused),
         cmocka_unit_test(of_what_was_cut_off_nothing_is_taken_for_whole),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    exit_code = cmocka_run_group_tests(tests, NULL, NULL);
+    gs_temp_dir_remove(directory);
+    return exit_code;
 }

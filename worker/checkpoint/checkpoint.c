@@ -28,7 +28,7 @@ static gs_fence fence_of(const gs_checkpoint_options *options) {
 }
 
 // The job's directory, made where it is missing. What is above it is the operator's word, and may be links.
-static gs_status open_job(gs_directory *job, const char *directory) {
+gs_status gs_checkpoint_open_directory(gs_directory *job, const char *directory) {
     char root[PATH_MAX];
     if (snprintf(root, sizeof root, "%s", directory) >= (int)sizeof root)
         return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
@@ -49,7 +49,7 @@ static gs_status open_job(gs_directory *job, const char *directory) {
 gs_status gs_checkpoint_take_over(const gs_checkpoint_options *options) {
     const gs_fence mine = fence_of(options);
     gs_directory job;
-    GS_TRY(open_job(&job, options->directory));
+    GS_TRY(gs_checkpoint_open_directory(&job, options->directory));
     gs_status status = gs_fence_raise_in(&job, &mine);
     gs_directory_close(&job);
     return status;
@@ -184,14 +184,15 @@ static gs_status write_one(gs_checkpoint_result *result, const opened *in, const
 }
 
 static gs_status write_segments(const gs_checkpoint_result *result, gs_file_place place,
-                                const gs_state_snapshot *snapshot, const gs_segment *segments,
+                                const gs_state_snapshot *snapshot, const gs_spill *spill,
+                                const gs_segment *segments,
                                 size_t num_segments) {
     GS_FAILPOINT("checkpoint.write");
     char part[16];
     snprintf(part, sizeof part, "%d", result->request.part);
     const gs_safetensors_metadata_entry metadata[] = {{"checkpoint", id_of(result)},
                                                       {"part", part}};
-    return gs_part_file_write(place, snapshot, segments, num_segments, metadata,
+    return gs_part_file_write(place, snapshot, spill, segments, num_segments, metadata,
                               sizeof metadata / sizeof metadata[0]);
 }
 
@@ -213,7 +214,7 @@ static gs_status write_part(gs_checkpoint_result *result, const opened *in, cons
     const gs_file_place place = {in->checkpoint, result->part_name};
     GS_TRY(gs_part_file_cut(&segments, &num_segments, snapshot, request->part,
                             request->num_parts));
-    gs_status status = write_segments(result, place, snapshot, segments, num_segments);
+    gs_status status = write_segments(result, place, snapshot, options->spill, segments, num_segments);
     if (!status.code) status = read_back(&part, result, place, snapshot);
     if (!status.code) {
         gs_json *head = describe_run(snapshot, options, result);
@@ -274,7 +275,7 @@ static gs_status save_in(gs_checkpoint_result *result, const gs_directory *job, 
 static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *snapshot,
                       const gs_checkpoint_options *options) {
     gs_directory job;
-    GS_TRY(open_job(&job, options->directory));
+    GS_TRY(gs_checkpoint_open_directory(&job, options->directory));
     gs_status status = save_in(result, &job, snapshot, options);
     gs_directory_close(&job);
     return status;

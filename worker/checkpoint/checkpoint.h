@@ -15,9 +15,11 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/directory.h"
 #include "core/status.h"
 #include "rpc/checkpoint/checkpoint_layout.h"
 #include "rpc/schema/job_spec.h"
+#include "worker/checkpoint/spill.h"
 #include "worker/state/state_snapshot.h"
 #include "worker/state/trainer_state.h"
 
@@ -38,6 +40,7 @@ typedef struct gs_checkpoint_options {
     const char *cluster;    // that the job is of; "": not known
     const gs_job_spec *spec;
     gs_checkpoint_request request;
+    const gs_spill *spill;  // what the snapshot has not in memory (part_file.h)
 } gs_checkpoint_options;
 
 typedef struct gs_checkpoint_result {
@@ -55,6 +58,8 @@ typedef struct gs_checkpoint_result {
     gs_digest state_digest;  // of what is in it, whoever saved it: equal states have equal ones
 } gs_checkpoint_result;
 
+// The job's directory, made where it is missing.
+GS_NODISCARD gs_status gs_checkpoint_open_directory(gs_directory *out, const char *directory);
 // Says which save of a state at `position` that is, and where it lies; nothing is written yet.
 gs_checkpoint_result gs_checkpoint_announce(const gs_position *position,
                                             const gs_checkpoint_options *options);

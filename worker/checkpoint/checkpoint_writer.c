@@ -24,12 +24,13 @@ struct gs_checkpoint_writer {
 };
 
 // `part`: which of the request's; the writer's own, or one that was brought.
-static gs_status write_part(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot, int part) {
+static gs_status write_part(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot, const gs_spill *spill, int part) {
     gs_checkpoint_options options = {.directory = writer->directory,
                                      .job = writer->job,
                                      .cluster = writer->options.cluster,
                                      .spec = writer->options.spec,
-                                     .request = writer->request};
+                                     .request = writer->request,
+                                     .spill = spill};
     gs_checkpoint_result result;
     options.request.part = part;
     gs_status status = gs_checkpoint_save(&result, snapshot, &options);
@@ -39,9 +40,10 @@ static gs_status write_part(gs_checkpoint_writer *writer, const gs_state_snapsho
 
 // Each part is reported, whatever became of those before.
 static void write_snapshot(gs_checkpoint_writer *writer) {
-    gs_status status = write_part(writer, writer->snapshot, writer->request.part);
+    gs_status status = write_part(writer, writer->snapshot, NULL, writer->request.part);
     for (int i = 0; i < writer->brought.count; i++) {
-        gs_status other = write_part(writer, &writer->brought.snapshots[i], writer->brought.ranks[i]);
+        gs_status other = write_part(writer, &writer->brought.snapshots[i], writer->brought.spills[i], writer->brought.ranks[i]);
+        gs_brought_parts_drop(&writer->brought, i);
         if (!status.code) status = other;
     }
     gs_brought_parts_release(&writer->brought);
@@ -169,7 +171,7 @@ static gs_status begin(gs_checkpoint_writer *writer, gs_status taken, const gs_s
     gs_brought_parts brought = {0};
     bool by_team = team && team->num_apart > 0 && request->num_parts > 1;
     if (by_team) {
-        gs_status status = gs_save_team_bring(&brought, team, taken.code ? NULL : snapshot, deadline);
+        gs_status status = gs_save_team_bring(&brought, team, taken.code ? NULL : snapshot, writer->directory, deadline);
         if (!taken.code) taken = status;
     }
     if (taken.code) return taken;

@@ -68,11 +68,48 @@ static void describe(gs_safetensors_entry *entry, char name[GS_PART_ENTRY_NAME_L
     entry->num_dims = 1;
     entry->shape[0] = (int64_t)segment.count;
     size_t first_here = snapshot->here[segment.tensor].first;
-    entry->data = data + (segment.first - first_here) * gs_dtype_bytes(tensor->dtype);
+    if (data) entry->data = data + (segment.first - first_here) * gs_dtype_bytes(tensor->dtype);
+}
+
+// Where entries come from, of which some are not in memory.
+typedef struct spilled {
+    const gs_spill *spill;
+    const gs_safetensors_entry *entries;
+    const size_t *places;  // in the spill, by entry
+} spilled;
+
+static gs_status read_entry(void *ctx, size_t entry, void *to, size_t begin, size_t bytes) {
+    const spilled *from = ctx;
+    const uint8_t *data = from->entries[entry].data;
+    if (!data) return gs_spill_read(from->spill, from->places[entry] + begin, to, bytes);
+    memcpy(to, data + begin, bytes);
+    return gs_ok();
+}
+
+// Of a segment, behind what is here of the tensors before it.
+static size_t place_in_spill(const gs_state_snapshot *snapshot, gs_segment segment) {
+    size_t place = (segment.first - snapshot->here[segment.tensor].first) * gs_dtype_bytes(snapshot->tensors[segment.tensor].dtype);
+    for (size_t i = 0; i < segment.tensor; i++)
+        if (!snapshot->data[i]) place += snapshot->here[i].count * gs_dtype_bytes(snapshot->tensors[i].dtype);
+    return place;
+}
+
+static gs_status write_spilled(gs_file_place place, const gs_state_snapshot *snapshot, const gs_spill *spill, const gs_segment *segments,
+                               gs_safetensors_source *source) {
+    size_t *places = calloc(source->num_entries + 1, sizeof *places);
+    if (!places) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
+    for (size_t i = 0; i < source->num_entries; i++)
+        if (!source->entries[i].data) places[i] = place_in_spill(snapshot, segments[i]);
+    spilled from = {spill, source->entries, places};
+    source->ctx = &from;
+    source->read = read_entry;
+    gs_status status = gs_safetensors_write_source_at(place, source);
+    free(places);
+    return status;
 }
 
 gs_status gs_part_file_write(gs_file_place place, const gs_state_snapshot *snapshot,
-                             const gs_segment *segments, size_t num_segments,
+                             const gs_spill *spill, const gs_segment *segments, size_t num_segments,
                              const gs_safetensors_metadata_entry *metadata, size_t num_metadata) {
     gs_safetensors_entry *entries = calloc(num_segments + 1, sizeof *entries);
     char(*names)[GS_PART_ENTRY_NAME_LEN] = calloc(num_segments + 1, sizeof *names);
@@ -80,7 +117,9 @@ gs_status gs_part_file_write(gs_file_place place, const gs_state_snapshot *snaps
     if (entries && names) {
         for (size_t i = 0; i < num_segments; i++)
             describe(&entries[i], names[i], snapshot, segments[i]);
-        status = gs_safetensors_write_at(place, entries, num_segments, metadata, num_metadata);
+        gs_safetensors_source source = {entries, num_segments, metadata, num_metadata, NULL, NULL};
+        status = spill ? write_spilled(place, snapshot, spill, segments, &source)
+                       : gs_safetensors_write_at(place, entries, num_segments, metadata, num_metadata);
     }
     free(entries);
     free(names);

@@ -6,11 +6,10 @@
 #include "core/digest.h"
 #include "core/failpoint.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "gradsync/comm/coalesce.h"
+#include "worker/checkpoint/checkpoint.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
-#define BOUNDARY_BYTES ((size_t)64)
 #define MOST_TENSORS ((int64_t)1 << 20)
 
 // What each rank says before anything travels.
@@ -31,7 +30,8 @@ typedef struct bringing {
     const offer *offers;  // by rank
     range *ranges;
     uint8_t *piece;
-    bool *refused;  // by rank: the saver has no memory for what it would bring
+    bool *refused;  // by rank: the saver has no room for what it would bring, or could not write it
+    const char *directory;
 } bringing;
 
 static gs_status gather(void *all, const void *mine, size_t num_words, const gs_save_team *team, gs_deadline deadline) {
@@ -141,7 +141,7 @@ static gs_status check_ranges(const bringing *it, const gs_state_snapshot *own) 
 }
 
 // A snapshot of rank `from` with room for what comes; digests, position and what does not travel are the saver's own.
-static gs_status make_room(gs_state_snapshot *out, const bringing *it) {
+static gs_status make_room(gs_state_snapshot *out, gs_spill **spill, const bringing *it) {
     const gs_state_snapshot *own = it->mine;
     size_t count = num_all(own);
     GS_FAILPOINT("save_team.room");
@@ -151,21 +151,22 @@ static gs_status make_room(gs_state_snapshot *out, const bringing *it) {
     out->tensors = calloc(count + 1, sizeof *out->tensors);
     out->data = calloc(count + 1, sizeof *out->data);
     out->here = calloc(count + 1, sizeof *out->here);
-    out->memory = gs_alloc_aligned((size_t)it->offers[it->from].bytes + 1, BOUNDARY_BYTES);
-    if (!out->tensors || !out->data || !out->here || !out->memory)
-        return gs_error(GS_RESOURCE_EXHAUSTED, "no memory for the %lld bytes that rank %d brings", (long long)it->offers[it->from].bytes, it->from);
+    out->memory = NULL;
+    if (!out->tensors || !out->data || !out->here) return gs_error(GS_RESOURCE_EXHAUSTED, "a part that rank %d brings: out of memory", it->from);
     memcpy(out->tensors, own->tensors, count * sizeof *out->tensors);
-    uint8_t *at = out->memory;
     for (size_t i = 0; i < count; i++) {
         out->here[i] = own->here[i];
         out->data[i] = own->data[i];
         if (!travels(own, i)) continue;
         out->here[i] = (gs_segment){.tensor = i, .first = (size_t)it->ranges[i].first, .count = (size_t)it->ranges[i].count};
-        out->data[i] = at;
-        at += bytes_of(own, i, it->ranges[i].count);
+        out->data[i] = NULL;
+        out->bytes += bytes_of(own, i, it->ranges[i].count);
     }
-    out->bytes = (size_t)(at - out->memory);
-    return gs_ok();
+    gs_directory job;
+    GS_TRY(gs_checkpoint_open_directory(&job, it->directory));
+    gs_status status = gs_spill_open(spill, &job, (size_t)it->offers[it->from].bytes);
+    gs_directory_close(&job);
+    return status;
 }
 
 // Bytes [first, first + bytes) of all that travels, one tensor behind the other.
@@ -184,24 +185,29 @@ static void pack(uint8_t *to, const gs_state_snapshot *from, size_t first, size_
     }
 }
 
-static gs_status bring_bytes(const bringing *it, gs_digest_stream *stream, uint8_t *memory) {
+// What came to the saver and could not be kept stays away from what others bring: they go on, and hear of it behind the last piece.
+static void keep_piece(gs_status *kept, gs_spill *spill, size_t first, const uint8_t *piece, size_t bytes) {
+    if (!kept->code) *kept = gs_spill_write(spill, first, piece, bytes);
+}
+
+static gs_status bring_bytes(const bringing *it, gs_digest_stream *stream, gs_spill *spill, gs_status *kept) {
     int rank = gs_comm_rank(it->team->comm);
     size_t total = (size_t)it->offers[it->from].bytes;
     for (size_t first = 0; first < total; first += PIECE_BYTES) {
         size_t bytes = total - first < PIECE_BYTES ? total - first : PIECE_BYTES;
-        uint8_t *piece = memory ? memory + first : it->piece;
-        if (rank == it->from) pack(piece, it->mine, first, bytes);
-        GS_TRY(broadcast(it, piece, bytes));
-        gs_digest_stream_add(stream, piece, bytes);
+        if (rank == it->from) pack(it->piece, it->mine, first, bytes);
+        GS_TRY(broadcast(it, it->piece, bytes));
+        gs_digest_stream_add(stream, it->piece, bytes);
+        if (spill) keep_piece(kept, spill, first, it->piece, bytes);
     }
     return gs_ok();
 }
 
 // Every rank of the team has seen all pieces, and compares.
-static gs_status bring_stream(const bringing *it, uint8_t *memory) {
+static gs_status bring_stream(const bringing *it, gs_spill *spill, gs_status *kept) {
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return let_go(it->team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
-    gs_status status = bring_bytes(it, stream, memory);
+    gs_status status = bring_bytes(it, stream, spill, kept);
     const gs_digest found = gs_digest_stream_value(stream);
     gs_digest sent = found;
     gs_digest_stream_destroy(stream);
@@ -219,33 +225,33 @@ static gs_status bring_ranges(const bringing *it) {
     return broadcast(it, it->ranges, (size_t)count * sizeof *it->ranges);
 }
 
-// A save that fails stops no training: what there is no memory for is left out, and all know it before it travels.
-static gs_status agree_on_room(gs_state_snapshot *out, const bringing *it) {
-    uint8_t has_room = 1;
-    if (out) {
-        gs_status status = make_room(out, it);
-        has_room = !status.code;
-        if (status.code) gs_log_warn("part not brought", "rank=%d reason=\"%s\"", it->from, status.message);
-    }
-    GS_TRY(broadcast_from(it->team->saver, it, &has_room, sizeof has_room));
-    it->refused[it->from] = !has_room;
+// A save that fails stops no training: what the saver has no room for, or cannot write, is left out, and all know it.
+static gs_status agree_on_refusal(const bringing *it, gs_status of_saver) {
+    uint8_t is_fine = !of_saver.code;
+    if (of_saver.code) gs_log_warn("part not brought", "rank=%d reason=\"%s\"", it->from, of_saver.message);
+    GS_TRY(broadcast_from(it->team->saver, it, &is_fine, sizeof is_fine));
+    it->refused[it->from] = !is_fine;
     return gs_ok();
 }
 
-static gs_status bring_part(gs_state_snapshot *out, const bringing *it) {
+static gs_status bring_part(gs_state_snapshot *out, gs_spill **spill, const bringing *it) {
+    gs_status kept = gs_ok();
     GS_TRY(bring_ranges(it));
     if (out) {
         gs_status status = check_ranges(it, it->mine);
         if (status.code) return let_go(it->team, status);
     }
-    GS_TRY(agree_on_room(out, it));
-    return it->refused[it->from] ? gs_ok() : bring_stream(it, out ? out->memory : NULL);
+    GS_TRY(agree_on_refusal(it, out ? make_room(out, spill, it) : gs_ok()));
+    if (it->refused[it->from]) return gs_ok();
+    GS_TRY(bring_stream(it, out ? *spill : NULL, &kept));
+    return agree_on_refusal(it, kept);
 }
 
 static gs_status make_list(gs_brought_parts *brought, int count) {
     brought->ranks = calloc((size_t)count, sizeof *brought->ranks);
     brought->snapshots = calloc((size_t)count, sizeof *brought->snapshots);
-    return brought->ranks && brought->snapshots ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory");
+    brought->spills = calloc((size_t)count, sizeof *brought->spills);
+    return brought->ranks && brought->snapshots && brought->spills ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory");
 }
 
 static gs_status bring_all(gs_brought_parts *brought, bringing *it) {
@@ -256,9 +262,10 @@ static gs_status bring_all(gs_brought_parts *brought, bringing *it) {
         if (!team->apart[from] || !is_alike(&it->offers[from], &it->offers[team->saver])) continue;
         it->from = from;
         gs_state_snapshot *out = is_saver ? &brought->snapshots[brought->count] : NULL;
+        gs_spill **spill = is_saver ? &brought->spills[brought->count] : NULL;
         if (is_saver) brought->ranks[brought->count++] = from;
-        GS_TRY(bring_part(out, it));
-        if (is_saver && it->refused[from]) gs_state_snapshot_release(&brought->snapshots[--brought->count]);
+        GS_TRY(bring_part(out, spill, it));
+        if (is_saver && it->refused[from]) gs_brought_parts_drop(brought, --brought->count);
     }
     return gs_ok();
 }
@@ -267,7 +274,7 @@ static gs_status find_refusal(const bringing *it) {
     const gs_save_team *team = it->team;
     const offer *offers = it->offers;
     if (it->refused[gs_comm_rank(team->comm)])
-        return gs_error(GS_RESOURCE_EXHAUSTED, "rank %d, which would write this part, has no memory for its %lld bytes", team->saver,
+        return gs_error(GS_RESOURCE_EXHAUSTED, "rank %d, which would write this part, has no room for its %lld bytes, or could not keep them", team->saver,
                         (long long)offers[gs_comm_rank(team->comm)].bytes);
     if (!team->is_apart || is_alike(&offers[gs_comm_rank(team->comm)], &offers[team->saver])) return gs_ok();
     if (!offers[team->saver].is_ready) return gs_error(GS_UNAVAILABLE, "rank %d, which would write this part, has nothing to save", team->saver);
@@ -294,11 +301,12 @@ static gs_status bring(gs_brought_parts *brought, bringing *it, offer *offers, g
     return find_refusal(it);
 }
 
-gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, gs_deadline ready) {
+gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory,
+                             gs_deadline ready) {
     gs_brought_parts_release(brought);
     offer *offers = calloc((size_t)gs_comm_world_size(team->comm), sizeof *offers);
     if (!offers) return let_go(team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
-    bringing it = {.team = team, .mine = mine, .offers = offers};
+    bringing it = {.team = team, .mine = mine, .offers = offers, .directory = directory};
     gs_status status = bring(brought, &it, offers, ready);
     free(it.ranges);
     free(it.piece);
@@ -308,8 +316,15 @@ gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team
     return status;
 }
 
+void gs_brought_parts_drop(gs_brought_parts *brought, int index) {
+    gs_state_snapshot_release(&brought->snapshots[index]);
+    gs_spill_close(brought->spills[index]);
+    brought->spills[index] = NULL;
+}
+
 void gs_brought_parts_release(gs_brought_parts *brought) {
-    for (int i = 0; i < brought->count; i++) gs_state_snapshot_release(&brought->snapshots[i]);
+    for (int i = 0; i < brought->count; i++) gs_brought_parts_drop(brought, i);
+    free(brought->spills);
     free(brought->ranks);
     free(brought->snapshots);
     *brought = (gs_brought_parts){0};

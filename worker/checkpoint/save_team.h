@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
+#include "worker/checkpoint/spill.h"
 #include "worker/state/state_snapshot.h"
 
 typedef struct gs_save_team {
@@ -25,7 +26,9 @@ typedef struct gs_save_team {
 typedef struct gs_brought_parts {
     int count;
     int *ranks;                    // owned
-    gs_state_snapshot *snapshots;  // owned; of a state that all have whole, what is common is borrowed from the saver's own
+    // Owned; of a state that all have whole, what is common is borrowed from the saver's own. What came is in `spills`, and NULL here.
+    gs_state_snapshot *snapshots;
+    gs_spill **spills;  // owned; NULL: nothing came, all of it is common
 } gs_brought_parts;
 
 // Collective. `sees_none`: the checkpoints of this rank's worker are not the coordinator's.
@@ -33,14 +36,17 @@ GS_NODISCARD gs_status gs_save_team_meet(gs_save_team *team, gs_comm *comm, bool
                                          gs_deadline deadline);
 void gs_save_team_release(gs_save_team *team);
 
-// Collective, where num_apart is not 0: what each rank that is apart would have written comes to the saver, in pieces of a few MiB, and is
-// compared with its digest. `mine` is this rank's own snapshot; NULL: it could not be taken, and then what hangs on it is left out.
+// Collective, where num_apart is not 0: what each rank that is apart would have written comes to the saver, in pieces of a few MiB, which
+// go to its disk, in `directory` of the job's checkpoints (looked at there alone), and not into its memory; and is compared with its digest. `mine` is this rank's own snapshot; NULL: it could not be taken, and then what hangs on it is left out.
 // On the saver what came is in `brought` (its former content is given up); it is good until `mine` is. On a rank that is apart OK says
-// that the saver has it. UNAVAILABLE: the saver has no snapshot. RESOURCE_EXHAUSTED: it has no memory for this rank's part, which is left
-// out; all others' come. DATA_LOSS: something else came than was sent.
+// that the saver has it. UNAVAILABLE: the saver has no snapshot. RESOURCE_EXHAUSTED: it has no room for this rank's part, or could not
+// write it; it is left out, all others' come. DATA_LOSS: something else came than was sent.
 //   ready  until then ranks may come to it, if that is later than a collective's timeout: one that saves for others may have the
 //          last save to write first
-GS_NODISCARD gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, gs_deadline ready);
+GS_NODISCARD gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory,
+                                          gs_deadline ready);
+// Of one of them, which is written or given up: the disk has its room again.
+void gs_brought_parts_drop(gs_brought_parts *brought, int index);
 void gs_brought_parts_release(gs_brought_parts *brought);
 
 #endif

@@ -96,7 +96,7 @@ static gs_status start_save(gs_saves *saves, const gs_checkpoint_request *reques
     gs_status status = open_writer(saves);
     if (status.code && saves->team && saves->team->num_apart && request->num_parts > 1) {
         gs_brought_parts none = {0};
-        gs_status other = gs_save_team_bring(&none, saves->team, NULL, deadline);
+        gs_status other = gs_save_team_bring(&none, saves->team, NULL, saves->directory, deadline);
         gs_brought_parts_release(&none);
         if (other.code) gs_log_warn("parts not brought", "job=%s reason=\"%s\"", saves->job, other.message);
     }
