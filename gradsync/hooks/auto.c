@@ -40,7 +40,7 @@ typedef struct auto_bucket {
     // Of the step in hand.
     int64_t step;
     bool has_run, looks, was_heard;
-    gs_work work;
+    gs_work first, work;  // from the small sum beside it to the last
     int64_t busy_ns;  // of this rank's kernels
 } auto_bucket;
 
@@ -51,7 +51,8 @@ typedef struct chooser {
     gs_param_state errors;
     gs_residual_item *items;  // of all parameters
     auto_bucket *buckets;
-    size_t num_buckets, num_floats;
+    size_t num_buckets, num_elements;  // elements: of all gradients
+    void *messages;  // owned; of all buckets and ranks, where codes are offered. No memory of the arena: what sends them needs none
     gs_auto_costs costs;
     gs_auto_trial trial;
     const gs_comm *measured;  // whose costs they are; never looked into
@@ -76,24 +77,18 @@ static gs_param_state_options describe_errors(const gs_hook_setup *setup) {
         .name = "error", .is_own = true, .params = setup->params, .num_params = setup->num_params};
 }
 
-static size_t count_floats(const gs_hook_setup *setup) {
+static size_t count_elements(const gs_hook_setup *setup) {
     size_t total = 0;
     for (size_t i = 0; i < setup->num_params; i++) total += setup->params[i].room;
-    return gs_auto_costs_floats(total);
+    return total;
 }
 
-static bool offers_codes(int world_size) {
-    return world_size > 1 && world_size <= GS_AUTO_MOST_RANKS;
-}
-
-static size_t trial_bytes(size_t num_floats, int world_size) {
-    return gs_round_up(num_floats * sizeof(float), GS_HOOK_PLACE_BYTES) +
-           gs_round_up(gs_auto_costs_message_bytes(num_floats, world_size), GS_HOOK_PLACE_BYTES);
+static bool offers_codes(const gs_comm *comm) {
+    return gs_auto_costs_differ(comm) && gs_comm_world_size(comm) <= GS_AUTO_MOST_RANKS;
 }
 
 static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     const gs_param_state_options errors = describe_errors(setup);
-    size_t codes = 0, rest;
     GS_TRY(gs_hook_refuse_exact(setup));
     GS_TRY(gs_hook_check_feedback(setup));
     if (setup->wire_dtype)
@@ -103,10 +98,8 @@ static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
         return gs_error(GS_UNIMPLEMENTED, "chooses by times of hosts, and gradients are on a GPU: name the hook that is to be taken");
     *needs = (gs_hook_needs){.num_phases = 1, .most_posts = 3, .narrows = true};
     if (feeds_back(setup)) needs->state_bytes = gs_param_state_bytes(&errors);
-    if (offers_codes(setup->world_size))
-        codes = gs_code_message_most_bytes(setup, GS_AUTO_ROW_COUNT, setup->world_size, false);
-    rest = trial_bytes(count_floats(setup), setup->world_size) + (setup->num_params + 1) * GS_HOOK_PLACE_BYTES;
-    if (__builtin_add_overflow(codes, rest, &needs->bucket_bytes)) needs->bucket_bytes = SIZE_MAX;
+    // Numbers of each bucket. The same in every world, and where only plain sums are offered.
+    needs->bucket_bytes = (setup->num_params + 1) * GS_HOOK_PLACE_BYTES;
     return gs_ok();
 }
 
@@ -115,6 +108,7 @@ static void destroy(void *state) {
     gs_param_state_release(&self->errors);
     free(self->items);
     free(self->buckets);
+    free(self->messages);
     free(self);
 }
 
@@ -123,7 +117,7 @@ static gs_status init(chooser *self, const gs_hook_setup *setup) {
     *self = (chooser){.error_budget = gs_hook_option_value(setup->choice, "error_budget"),
                       .error_feedback = feeds_back(setup),
                       .device = setup->device,
-                      .num_floats = count_floats(setup)};
+                      .num_elements = count_elements(setup)};
     if (self->error_feedback) GS_TRY(gs_param_state_init(&self->errors, &errors, setup->device, setup->state));
     self->items = calloc(setup->num_params + 1, sizeof *self->items);
     return self->items ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
@@ -142,11 +136,18 @@ static gs_code_message message_of(size_t count, gs_dtype dtype) {
     return (gs_code_message){.count = count, .segment_count = GS_AUTO_ROW_COUNT, .dtype = dtype};
 }
 
-static gs_status measure_costs(chooser *self, const gs_hook_plan *plan, void *floats, void *messages) {
+static size_t most_reserved(const gs_hook_plan *plan) {
+    size_t most = 0;
+    for (size_t b = 0; b < plan->num_buckets; b++)
+        if (plan->buckets[b].hook == plan->hook && plan->buckets[b].reserved_count > most) most = plan->buckets[b].reserved_count;
+    return most;
+}
+
+static gs_status measure_costs(chooser *self, const gs_hook_plan *plan) {
     uint32_t generation = gs_comm_generation(plan->comm);
     if (self->measured == plan->comm && self->generation == generation) return gs_ok();
     self->measured = NULL;
-    GS_TRY(gs_auto_costs_measure(&self->costs, plan->comm, floats, self->num_floats, messages, plan->deadline));
+    GS_TRY(gs_auto_costs_measure(&self->costs, plan->comm, self->num_elements, most_reserved(plan), plan->deadline));
     self->measured = plan->comm;
     self->generation = generation;
     return gs_ok();
@@ -161,17 +162,31 @@ static void offer(const chooser *self, auto_bucket *own, const gs_hook_layout *l
     for (int kind = 1; kind < GS_NUM_OFFERS; kind++) own->offers.seconds[kind] = 0;
 }
 
+// Of a bucket's codes, of all ranks; 0: it is never sent so.
+static size_t code_bytes(const gs_hook_plan *plan, const gs_hook_layout *layout) {
+    const gs_code_message message = message_of(layout->count, layout->dtype);
+    if (layout->hook != plan->hook || layout->dtype != GS_FP32 || !layout->count || !offers_codes(plan->comm)) return 0;
+    return gs_round_up(gs_code_message_bytes(&message) * (size_t)gs_comm_world_size(plan->comm), GS_HOOK_PLACE_BYTES);
+}
+
+// For all buckets of the plan.
+static gs_status make_messages(chooser *self, const gs_hook_plan *plan) {
+    size_t bytes = 0;
+    free(self->messages);
+    self->messages = NULL;
+    for (size_t b = 0; b < plan->num_buckets; b++) bytes += code_bytes(plan, &plan->buckets[b]);
+    if (!bytes) return gs_ok();
+    self->messages = gs_alloc_aligned(bytes, GS_HOOK_PLACE_BYTES);
+    return self->messages ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "no memory for %zu bytes of codes", bytes);
+}
+
 static gs_status place_bucket(chooser *self, auto_bucket *own, const gs_hook_plan *plan, const gs_hook_layout *layout,
                               gs_residual_item *items) {
-    const gs_code_message message = message_of(layout->count, layout->dtype);
-    const int world_size = gs_comm_world_size(plan->comm);
     void *numbers;
     *own = (auto_bucket){
         .params = layout->params, .items = items, .num_params = layout->num_params, .owes = self->error_feedback};
     GS_TRY(gs_hook_place(&numbers, plan, NUM_NUMBERS * sizeof(double)));
     own->numbers = numbers;
-    if (offers_codes(world_size) && layout->count)
-        GS_TRY(gs_hook_place(&own->messages, plan, gs_code_message_bytes(&message) * (size_t)world_size));
     offer(self, own, layout);
     return gs_ok();
 }
@@ -179,8 +194,7 @@ static gs_status place_bucket(chooser *self, auto_bucket *own, const gs_hook_pla
 static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     chooser *self = state;
     gs_residual_item *items = self->items;
-    size_t message_bytes = gs_auto_costs_message_bytes(self->num_floats, gs_comm_world_size(plan->comm));
-    void *floats, *messages;
+    size_t code_place = 0;
     free(self->buckets);
     self->num_buckets = 0;
     self->steps_of_plan = 0;
@@ -188,17 +202,19 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     self->trial = (gs_auto_trial){0};
     self->buckets = calloc(plan->num_buckets + 1, sizeof *self->buckets);
     gs_status status = self->buckets ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!status.code) status = gs_hook_place(&floats, plan, self->num_floats * sizeof(float));
-    if (!status.code) status = gs_hook_place(&messages, plan, message_bytes);
+    if (!status.code) status = make_messages(self, plan);
     // The others measure.
     if (status.code) gs_comm_abort(plan->comm, status.message);
     GS_TRY(status);
-    GS_TRY(measure_costs(self, plan, floats, messages));
+    GS_TRY(measure_costs(self, plan));
     self->num_buckets = plan->num_buckets;
     for (size_t b = 0; b < plan->num_buckets; b++) {
         const gs_hook_layout *layout = &plan->buckets[b];
         if (layout->hook != plan->hook) continue;
         GS_TRY(place_bucket(self, &self->buckets[b], plan, layout, items));
+        size_t bytes = code_bytes(plan, layout);
+        if (bytes) self->buckets[b].messages = (char *)self->messages + code_place;
+        code_place += bytes;
         items += layout->num_params;
     }
     return gs_ok();
@@ -323,6 +339,7 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     gs_stream *stream = gs_work_stream_before_post(bucket->comm).stream;
     double scale = opens ? bucket->grad_unit : bucket->scale;
     own->has_run = true;
+    own->first = (gs_work){0};
     own->step = bucket->step;
     own->bytes = bucket->count * gs_dtype_bytes(bucket->dtype);
     own->looks = is_look(self) && own->offers.seconds[GS_OFFER_BF16] > 0;
@@ -337,17 +354,20 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
         status = send_all(bucket, work);
     } else {
         if (bucket->reserved_count) GS_TRY(gs_hook_post_reserved(work, bucket));
+        if (bucket->reserved_count) own->first = work->last;
         status = send(self, own, bucket, work, stream, scale);
     }
     own->work = work->last;
+    if (!own->first.sequence) own->first = work->last;
     return status;
 }
 
 // Behind the collective before it and behind the last rank.
 static void note_time(chooser *self, const auto_bucket *own, const gs_hook_bucket *bucket) {
-    gs_work_times times;
+    gs_work_times times, first;
     if (!gs_comm_times(bucket->comm, own->work, &times) || !times.finished_ns) return;
-    int64_t begin_ns = times.all_arrived_ns > times.posted_ns ? times.all_arrived_ns : times.posted_ns;
+    if (!gs_comm_times(bucket->comm, own->first, &first)) return;
+    int64_t begin_ns = first.all_arrived_ns > first.posted_ns ? first.all_arrived_ns : first.posted_ns;
     if (self->free_ns > begin_ns) begin_ns = self->free_ns;
     if (times.finished_ns > self->free_ns) self->free_ns = times.finished_ns;
     gs_auto_costs_note_link(&self->costs, own->offers.chosen, own->bytes, (double)(times.finished_ns - begin_ns) / (double)GS_NS_PER_SEC);

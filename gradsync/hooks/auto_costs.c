@@ -18,7 +18,7 @@
 #define MOST_DRIFT 100.0
 #define NOTABLE_SECONDS 50e-6  // a shorter collective says nothing of the link
 
-size_t gs_auto_costs_floats(size_t num_elements) {
+static size_t floats_for(size_t num_elements) {
     size_t count = gs_round_up(num_elements, GS_AUTO_ROW_COUNT);
     return count < LEAST_FLOATS ? LEAST_FLOATS : count > MOST_FLOATS ? MOST_FLOATS : count;
 }
@@ -27,15 +27,23 @@ static gs_code_message message_of(size_t count) {
     return (gs_code_message){.count = count, .segment_count = GS_AUTO_ROW_COUNT, .dtype = GS_FP32};
 }
 
-size_t gs_auto_costs_message_bytes(size_t num_floats, int world_size) {
+// Messages of all ranks.
+static size_t message_bytes(size_t num_floats, int world_size) {
     const gs_code_message message = message_of(num_floats);
     return world_size > GS_AUTO_MOST_RANKS ? 0 : gs_code_message_bytes(&message) * (size_t)world_size;
+}
+
+bool gs_auto_costs_differ(const gs_comm *comm) {
+    const char *backend = gs_comm_backend_name(comm);
+    return gs_comm_world_size(comm) > 1 && strcmp(backend, "shm") != 0 && strcmp(backend, "self") != 0;
 }
 
 typedef struct trial {
     gs_comm *comm;
     float *floats;
     void *messages;
+    float *beside;
+    size_t beside_count;
     gs_deadline deadline;
 } trial;
 
@@ -71,11 +79,27 @@ static gs_status agree_on_most(const trial *on, double *number) {
                        on->deadline);
 }
 
+// As it goes in a step: one behind the other, and both on their way at a time.
+static gs_status post_beside(const trial *on, int kind) {
+    gs_work ignored;
+    if (kind == GS_OFFER_ALLREDUCE || !on->beside_count) return gs_ok();
+    return gs_comm_post(on->comm, &ignored,
+                        &(gs_collective){.kind = GS_ALLREDUCE,
+                                         .send = on->beside,
+                                         .recv = on->beside,
+                                         .count = on->beside_count,
+                                         .dtype = GS_FP32,
+                                         .op = GS_OP_SUM,
+                                         .scale = 1,
+                                         .bucket = -1});
+}
+
 // *seconds: of the slowest rank, behind a barrier.
 static gs_status time_one(const trial *on, int kind, size_t count, double *seconds) {
     const gs_collective collective = collective_of(on, kind, count);
     GS_TRY(gs_comm_run(on->comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, on->deadline));
     int64_t begin_ns = gs_now_ns();
+    GS_TRY(post_beside(on, kind));
     GS_TRY(gs_comm_run(on->comm, &collective, on->deadline));
     *seconds = gs_seconds_since(begin_ns);
     return agree_on_most(on, seconds);
@@ -137,7 +161,7 @@ static void work_once(const trial *on, size_t count) {
 static gs_status measure_work(gs_auto_cost *cost, const trial *on, size_t num_floats) {
     double best = 0;
     // What has been gathered is of the last size that was timed, and read as of this one.
-    memset(on->messages, 0, gs_auto_costs_message_bytes(num_floats, gs_comm_world_size(on->comm)));
+    memset(on->messages, 0, message_bytes(num_floats, gs_comm_world_size(on->comm)));
     for (int i = 0; i < LEAST_REPEATS; i++) {
         int64_t begin_ns = gs_now_ns();
         work_once(on, num_floats);
@@ -148,20 +172,37 @@ static gs_status measure_work(gs_auto_cost *cost, const trial *on, size_t num_fl
     return agree_on_most(on, &cost->work_byte_seconds);
 }
 
-gs_status gs_auto_costs_measure(gs_auto_costs *costs, gs_comm *comm, float *floats, size_t num_floats, void *messages,
-                                gs_deadline deadline) {
-    const trial on = {comm, floats, messages, deadline};
-    const char *backend = gs_comm_backend_name(comm);
-    *costs = (gs_auto_costs){.link.agreed = 1, .work.agreed = 1, .is_apart = strcmp(backend, "shm") != 0 && strcmp(backend, "self") != 0};
-    if (gs_comm_world_size(comm) == 1 || !costs->is_apart) return gs_ok();
-    memset(floats, 0, num_floats * sizeof *floats);
+static gs_status measure_all(gs_auto_costs *costs, const trial *on, size_t num_floats) {
     for (int kind = 0; kind < GS_NUM_OFFERS; kind++) {
-        if (kind == GS_OFFER_INT8 && gs_comm_world_size(comm) > GS_AUTO_MOST_RANKS) continue;
+        if (kind == GS_OFFER_INT8 && gs_comm_world_size(on->comm) > GS_AUTO_MOST_RANKS) continue;
         costs->is_offered[kind] = true;
-        if (kind == GS_OFFER_INT8) GS_TRY(measure_work(&costs->kinds[kind], &on, num_floats));
-        GS_TRY(measure_link(&costs->kinds[kind], &on, kind, num_floats));
+        if (kind == GS_OFFER_INT8) GS_TRY(measure_work(&costs->kinds[kind], on, num_floats));
+        GS_TRY(measure_link(&costs->kinds[kind], on, kind, num_floats));
     }
     return gs_ok();
+}
+
+gs_status gs_auto_costs_measure(gs_auto_costs *costs, gs_comm *comm, size_t num_elements, size_t beside_count, gs_deadline deadline) {
+    size_t num_floats = floats_for(num_elements), bytes = message_bytes(num_floats, gs_comm_world_size(comm));
+    *costs = (gs_auto_costs){.link.agreed = 1, .work.agreed = 1};
+    if (!gs_auto_costs_differ(comm)) return gs_ok();
+    trial on = {.comm = comm, .beside_count = beside_count, .deadline = deadline};
+    on.floats = gs_alloc_aligned(num_floats * sizeof *on.floats, 64);
+    on.messages = gs_alloc_aligned(bytes + 1, 64);
+    on.beside = gs_alloc_aligned((beside_count + 1) * sizeof *on.beside, 64);
+    gs_status status = gs_ok();
+    if (on.floats && on.messages && on.beside) {
+        memset(on.floats, 0, num_floats * sizeof *on.floats);
+        memset(on.beside, 0, (beside_count + 1) * sizeof *on.beside);
+        status = measure_all(costs, &on, num_floats);
+    } else {
+        status = gs_error(GS_RESOURCE_EXHAUSTED, "times of the link: out of memory");
+        gs_comm_abort(comm, status.message);  // the others measure
+    }
+    free(on.floats);
+    free(on.messages);
+    free(on.beside);
+    return status;
 }
 
 static double link_seconds(const gs_auto_costs *costs, int kind, size_t bytes) {

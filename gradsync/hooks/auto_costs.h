@@ -1,7 +1,7 @@
 // What each way of sending a bucket takes on this link and these processors: measured once for each communicator with
 // the collectives and kernels that would run, kept right by the times of those that do.
 //
-// A way takes start + bytes · (link + work); of the slowest rank, so all ranks have the same numbers. Live times move what
+// What goes beside a bucket that is compressed, in a sum of its own, is timed with it. A way takes start + bytes · (link + work); of the slowest rank, so all ranks have the same numbers. Live times move what
 // the link takes, for all ways alike: what one of them shows holds for the others; and what kernels take, which finds another
 // memory in a step than in a trial that lies in a cache. Ranks that share memory are offered plain
 // sums alone: fewer bytes save nothing there.
@@ -37,16 +37,16 @@ typedef struct gs_auto_drift {
 typedef struct gs_auto_costs {
     gs_auto_cost kinds[GS_NUM_OFFERS];
     bool is_offered[GS_NUM_OFFERS];
-    bool is_apart;  // ranks share no memory
     gs_auto_drift link, work;
 } gs_auto_costs;
 
-// What it needs to measure with: floats, and messages of all ranks; both on 64 bytes.
-size_t gs_auto_costs_floats(size_t num_elements);
-size_t gs_auto_costs_message_bytes(size_t num_floats, int world_size);
-// Collective. Takes some tenths of a second on a link of 100 Mbit/s and more.
-GS_NODISCARD gs_status gs_auto_costs_measure(gs_auto_costs *costs, gs_comm *comm, float *floats, size_t num_floats,
-                                             void *messages, gs_deadline deadline);
+// Whether ranks are offered anything but plain sums: they share no memory, and there are several.
+bool gs_auto_costs_differ(const gs_comm *comm);
+// Collective. Takes some tenths of a second on a link of 100 Mbit/s and more, and some MB meanwhile.
+//   num_elements  of all buckets
+//   beside_count  elements that go as they are, in a small sum of their own beside all that is not a plain sum; 0: there is none
+GS_NODISCARD gs_status gs_auto_costs_measure(gs_auto_costs *costs, gs_comm *comm, size_t num_elements, size_t beside_count,
+                                             gs_deadline deadline);
 
 // Of a bucket of so many bytes, beside each other; 0: not offered.
 void gs_auto_costs_forecast(const gs_auto_costs *costs, double seconds[GS_NUM_OFFERS], size_t bytes);

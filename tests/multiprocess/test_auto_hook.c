@@ -13,6 +13,7 @@
 #include "gradsync/hooks/auto_errors.h"
 #include "gradsync/hooks/auto_trial.h"
 #include "tests/support/asserts.h"
+#include "tests/support/comm_rank.h"
 #include "tests/support/hook_trial.h"
 #include "tests/support/soon.h"
 
@@ -30,6 +31,23 @@ void __wrap_gs_auto_costs_forecast(const gs_auto_costs *costs, double seconds[GS
     (void)costs;
     for (int kind = 0; kind < GS_NUM_OFFERS; kind++)
         seconds[kind] = (is_slow ? slow : fast)[kind] / second_bytes * (double)(bytes + 1);
+}
+
+// Ranks of this machine play that they share no memory.
+bool __wrap_gs_auto_costs_differ(const gs_comm *comm);
+bool __wrap_gs_auto_costs_differ(const gs_comm *comm) {
+    return gs_comm_world_size(comm) > 1;
+}
+
+#define BESIDE 7
+#define BESIDE_NS (20 * GS_NS_PER_MS)
+
+// A small sum that holds up what comes behind it.
+gs_status __real_gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective);
+gs_status __wrap_gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective);
+gs_status __wrap_gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
+    if (collective->count == BESIDE && collective->bucket == -1) gs_sleep_ns(BESIDE_NS);
+    return __real_gs_comm_post(comm, work, collective);
 }
 
 void __real_gs_auto_costs_forecast(const gs_auto_costs *costs, double seconds[GS_NUM_OFFERS], size_t bytes);
@@ -59,6 +77,48 @@ static void forecasts_follow_what_links_and_kernels_really_take(void **state) {
     gs_auto_drift_agree(&costs.work, gs_auto_drift_now(&costs.work));
     assert_true(fabs(forecast_of(&costs, GS_OFFER_INT8) - 0.011) < 1e-9);
     assert_true(fabs(forecast_of(&costs, GS_OFFER_ALLREDUCE) - 0.01) < 1e-9);
+}
+
+// What goes beside a bucket that is compressed is part of what that takes, and no part of what plain sums take.
+static gs_status body_beside(const gs_rank_env *env) {
+    comm_rank self;
+    gs_auto_costs with, without;
+    gs_status status = comm_rank_open(&self, env, 4096, &(gs_comm_options){.backend = "net"});
+    if (!status.code) status = gs_auto_costs_measure(&with, self.comm, 100000, BESIDE, soon());
+    if (!status.code) status = gs_auto_costs_measure(&without, self.comm, 100000, 0, soon());
+    for (int kind = 0; kind < GS_NUM_OFFERS && !status.code; kind++) {
+        double seconds[GS_NUM_OFFERS], alone[GS_NUM_OFFERS], beside = kind == GS_OFFER_ALLREDUCE ? 0 : gs_seconds_of(BESIDE_NS);
+        __real_gs_auto_costs_forecast(&with, seconds, 4096);
+        __real_gs_auto_costs_forecast(&without, alone, 4096);
+        if (!with.is_offered[kind] || seconds[kind] < beside || alone[kind] >= gs_seconds_of(BESIDE_NS) || (!beside && seconds[kind] >= gs_seconds_of(BESIDE_NS)))
+            status = gs_error(GS_INTERNAL, "%s takes %g s, and %g with nothing beside it", gs_offer_words[kind], seconds[kind], alone[kind]);
+    }
+    comm_rank_close(&self);
+    return status;
+}
+
+static void what_goes_beside_a_bucket_is_part_of_what_it_takes(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("beside", 2, "", soon()));
+}
+
+// Where nothing but plain sums is offered nothing is reserved, and a world of another size has what it needs: the arena of one
+// serves all.
+static void every_world_needs_the_same_of_the_arena(void **state) {
+    static const gs_hook_number budget = {"error_budget", 0.1};
+    const gs_comm_hook *hook = gs_comm_hook_find("auto");
+    const gs_hook_choice chosen = {.hook = hook, .numbers = &budget, .num_numbers = 1};
+    const gs_hook_param param = {.count = 1000000, .room = 1000000, .dtype = GS_FP32};
+    gs_hook_needs first = {0}, needs;
+    (void)state;
+    for (int world_size = 64; world_size >= 1; world_size--) {
+        const gs_hook_setup setup = {.choice = &chosen, .params = &param, .num_params = 1, .world_size = world_size};
+        assert_ok(hook->measure(&needs, &setup));
+        if (world_size == 64) first = needs;
+        assert_int_equal(needs.bucket_bytes, first.bucket_bytes);
+        assert_int_equal(needs.state_bytes, first.state_bytes);
+    }
+    assert_true(first.bucket_bytes <= 4096);
 }
 
 static double played_with, played_without;  // of a step; 0: as it is
@@ -360,11 +420,14 @@ int main(int argc, char **argv) {
                                           {"shrink", body_shrink},
                                           {"outgrow", body_outgrow},
                                           {"try", body_try},
+                                          {"beside", body_beside},
                                           {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forecasts_follow_what_links_and_kernels_really_take),
+        cmocka_unit_test(what_goes_beside_a_bucket_is_part_of_what_it_takes),
+        cmocka_unit_test(every_world_needs_the_same_of_the_arena),
         cmocka_unit_test(errors_are_those_of_what_would_be_sent),
         cmocka_unit_test(the_budget_decides),
         cmocka_unit_test(another_choice_pays_what_codes_owe),
