@@ -20,6 +20,7 @@ struct gs_stream {
     pthread_mutex_t lock; // of `error`: helper threads may fail too
     gs_status error;      // the first since the last wait
     gs_event *point;      // set_point
+    const gs_grad_factor *factor;  // set_factor
     struct gs_launch_notes *notes;  // the device's; NULL: nobody times kernels
 };
 
@@ -62,6 +63,8 @@ struct gs_device_backend {
     void (*limit)(const gs_device *device, char *text, size_t text_bytes);  // "": nothing holds it back
     // Where launchers return when their work is done only streams and events are made and destroyed, and
     // events keep times; the other slots are NULL, and device.c has what is left to do.
+    // What kernels that have run found wrong with their data sticks to the stream.
+    void (*take_reports)(gs_stream *stream);
     bool (*is_device_memory)(gs_device *device, const void *memory);
     bool (*is_lost)(gs_device *device);
     gs_status (*alloc_pinned)(gs_device *device, void **memory, size_t bytes);
@@ -87,6 +90,9 @@ struct gs_device_backend {
 
 void gs_stream_init(gs_stream *stream, const gs_device_backend *backend);
 void gs_stream_release(gs_stream *stream);
+bool gs_stream_has_failed(gs_stream *stream);  // an error sticks to it and was not taken yet
+// For a launcher that takes no factor: whether one is set, which fails the stream.
+bool gs_stream_refuses_factor(gs_stream *stream, const char *kernel);
 
 extern const gs_device_backend gs_cpu_backend;
 #ifdef GRADSYNC_CUDA

@@ -147,6 +147,19 @@ void gs_stream_fail(gs_stream *stream, gs_status status) {
     pthread_mutex_unlock(&stream->lock);
 }
 
+bool gs_stream_has_failed(gs_stream *stream) {
+    pthread_mutex_lock(&stream->lock);
+    bool failed = stream->error.code != GS_OK;
+    pthread_mutex_unlock(&stream->lock);
+    return failed;
+}
+
+bool gs_stream_refuses_factor(gs_stream *stream, const char *kernel) {
+    if (!stream->factor) return false;
+    gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT, "%s: takes no factor of the stream's", kernel));
+    return true;
+}
+
 // Where the backend has no streams of its own all work is done when a launcher returns: a stream is the
 // compute stream's twin, events are always done.
 
@@ -194,6 +207,10 @@ void gs_stream_follow(gs_stream *follower, gs_stream *leader) {
 
 void gs_stream_set_point(gs_stream *stream, gs_event *event) {
     stream->point = event;
+}
+
+void gs_stream_set_factor(gs_stream *stream, const gs_grad_factor *factor) {
+    stream->factor = factor;
 }
 
 gs_status gs_event_create(gs_event **out, gs_device *device, bool timed) {

@@ -94,6 +94,12 @@ void gs_stream_follow(gs_stream *follower, gs_stream *leader);
 // a graph as a whole and now hands out its parts. Borrowed.
 void gs_stream_set_point(gs_stream *stream, gs_event *event);
 
+// Until it is NULL again, `factor` counts for updates that this stream is given: adamw, adamw_many and sgd read it in the
+// device's memory when they run, instead of grad_scale, and leave everything as it is where it does not apply. For a host
+// that enqueues an update before it knows what grad_factor makes of the norm. Those that write beside fail. Borrowed
+// until they have run.
+void gs_stream_set_factor(gs_stream *stream, const gs_grad_factor *factor);
+
 // An event that was never recorded is done. `timed`: gs_event_elapsed may be asked.
 GS_NODISCARD gs_status gs_event_create(gs_event **out, gs_device *device, bool timed);
 void gs_event_destroy(gs_event *event);

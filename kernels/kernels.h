@@ -60,6 +60,20 @@ typedef struct gs_matmul {
     float alpha, beta;
 } gs_matmul;
 
+// What grad_factor leaves for updates behind it (gs_stream_set_factor): what gradients are multiplied by, and whether
+// there is an update at all.
+typedef struct gs_grad_factor {
+    float value;       // 0 where it does not apply
+    uint32_t applies;  // 0: the update leaves everything as it is; else 1
+} gs_grad_factor;
+
+// How a factor comes of a norm: gradients are the loss scale too large.
+typedef struct gs_grad_clip {
+    double max_norm;    // of gradients without the loss scale; 0: they are not clipped
+    double loss_scale;
+    float unscaling;    // 1 / loss_scale, as the update takes it
+} gs_grad_clip;
+
 typedef struct gs_adamw {
     float lr, beta1, beta2, eps, weight_decay;
     float grad_scale;                  // folded into the read of the gradient (clipping)
@@ -359,6 +373,12 @@ typedef struct gs_kernels {
     // first; codes and scales of each other lie stride_bytes behind those of the one before.
     void (*dequantize)(gs_stream *stream, void *out, const gs_quantized *from, size_t num_inputs,
                        size_t stride_bytes, double factor);
+
+    // Of gradients whose sums of squares these are: norm = √(Σ squares, in order) / loss_scale; value =
+    // min(1, max_norm / (norm + 1e-6)), rounded to fp32, · unscaling. It applies where the sum is finite and no error
+    // sticks to the stream, also of a kernel that the host has not heard of yet.
+    void (*grad_factor)(gs_stream *stream, gs_grad_factor *out, const double *squares, size_t count,
+                        const gs_grad_clip *clip);
 } gs_kernels;
 
 GS_END_DECLS

@@ -16,6 +16,7 @@
     X(add_mean)                                                                                    \
     X(cast_many)                                                                                   \
     X(sum_squares_many)                                                                            \
+    X(grad_factor)                                                                                 \
     X(adamw_many)                                                                                  \
     X(split_master)                                                                                \
     X(join_master)                                                                                 \

@@ -104,6 +104,8 @@ static gs_launch_cost attention_cost(const gs_attention *shape, int num_products
       MOVES_ITEMS(items, num_items, gs_dtype_bytes(to) + gs_dtype_bytes(from)))                                         \
     X(sum_squares_many, (gs_stream *stream, const gs_square_item *items, size_t num_items), (stream, items, num_items), \
       MOVES_ITEMS(items, num_items, 4))                                                                                 \
+    X(grad_factor, (gs_stream *stream, gs_grad_factor *out, const double *squares, size_t count, const gs_grad_clip *clip), \
+      (stream, out, squares, count, clip), each(8, count))                                                              \
     X(adamw_many, (gs_stream *stream, const gs_adamw_item *items, size_t num_items, const gs_adamw *step),              \
       (stream, items, num_items, step),                                                                                 \
       MOVES_ITEMS(items, num_items, items[i].param && items[i].value ? 30 : 28))                                        \

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/isa.h"
 
@@ -92,6 +93,7 @@ static void step_halves(gs_stream *stream, const gs_adamw_item *item, const gs_a
 
 void GS_CPU(adamw_many)(gs_stream *stream, const gs_adamw_item *items, size_t num_items,
                         const gs_adamw *step) {
+    if (stream->factor && !stream->factor->applies) return;
     for (size_t i = 0; i < num_items; i++) {
         const gs_adamw_item *item = &items[i];
         gs_adamw own = *step;

@@ -1,8 +1,9 @@
 // SGD and AdamW in PyTorch's order of operations, one pass, the corrections hoisted out of the
-// loop.
+// loop; and the factor that they read.
 #include <math.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/past_caches.h"
@@ -10,6 +11,22 @@
 // Beside: so many elements of the moments are copied, stepped in place while they are in the first
 // cache, and stored past it.
 #define PIECE (4 * GS_LINE_FLOATS)
+
+void GS_CPU(grad_factor)(gs_stream *stream, gs_grad_factor *out, const double *squares, size_t count,
+                         const gs_grad_clip *clip) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += squares[i];
+    double norm = sqrt(sum) / clip->loss_scale, factor = clip->max_norm / (norm + 1e-6);
+    float clipping = clip->max_norm <= 0 || factor > 1 ? 1.0f : (float)factor;
+    bool applies = isfinite(sum) && !gs_stream_has_failed(stream);
+    *out = (gs_grad_factor){.value = applies ? clipping * clip->unscaling : 0, .applies = applies};
+}
+
+// False: there is no update.
+GS_INLINE bool take_factor(float *grad_scale, const gs_grad_factor *factor) {
+    if (factor) *grad_scale = factor->value;
+    return !factor || factor->applies;
+}
 
 typedef struct adamw_job {
     float *param, *m, *v;
@@ -63,7 +80,9 @@ static void hoist_corrections(adamw_job *job) {
 
 void GS_CPU(adamw)(gs_stream *stream, float *param, float *m, float *v, const float *grad,
                    const gs_adamw *step, size_t count) {
-    adamw_job job = {.param = param, .m = m, .v = v, .grad = grad, .step = step, .count = count};
+    gs_adamw own = *step;
+    adamw_job job = {.param = param, .m = m, .v = v, .grad = grad, .step = &own, .count = count};
+    if (!take_factor(&own.grad_scale, stream->factor)) return;
     hoist_corrections(&job);
     gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), adamw_item, &job);
 }
@@ -102,6 +121,7 @@ static void adamw_beside_item(void *ctx, size_t item) {
 void GS_CPU(adamw_beside)(gs_stream *stream, float *param, float *was, float *next_m, float *next_v,
                           const float *m, const float *v, const float *grad, const gs_adamw *step,
                           size_t count) {
+    if (gs_stream_refuses_factor(stream, "adamw_beside")) return;
     adamw_beside_job job = {
         .in_place = {.param = param, .grad = grad, .step = step, .count = count},
         .was = was,
@@ -163,8 +183,10 @@ static void sgd_item(void *ctx, size_t item) {
 
 void GS_CPU(sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
                  const gs_sgd *step, size_t count) {
+    gs_sgd own = *step;
     sgd_job job = {
-        .param = param, .momentum = momentum, .grad = grad, .step = step, .count = count};
+        .param = param, .momentum = momentum, .grad = grad, .step = &own, .count = count};
+    if (!take_factor(&own.grad_scale, stream->factor)) return;
     gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), sgd_item, &job);
 }
 
@@ -197,6 +219,7 @@ static void sgd_beside_item(void *ctx, size_t item) {
 void GS_CPU(sgd_beside)(gs_stream *stream, float *param, float *was, float *next_momentum,
                         const float *momentum, const float *grad, const gs_sgd *step,
                         size_t count) {
+    if (gs_stream_refuses_factor(stream, "sgd_beside")) return;
     sgd_beside_job job = {.in_place = {.param = param, .grad = grad, .step = step, .count = count},
                           .was = was,
                           .next_momentum = next_momentum,

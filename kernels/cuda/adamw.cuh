@@ -6,9 +6,22 @@
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/numbers.cuh"
 
+// What gradients are multiplied by: known to the host, or left in the device's memory by grad_factor.
+struct gs_grad_scale {
+    float value;
+    const gs_grad_factor *factor;  // NULL: value counts
+
+    // False: there is no update. *scale is what counts.
+    __device__ bool take(float *scale) const {
+        *scale = factor ? factor->value : value;
+        return !factor || factor->applies != 0;
+    }
+};
+
 // The same for all parameters of a step.
 struct gs_adamw_common {
-    float grad_scale, eps, beta1, beta2, rest1, rest2;
+    gs_grad_scale grad_scale;
+    float eps, beta1, beta2, rest1, rest2;
 };
 
 // A parameter's own.
@@ -16,9 +29,9 @@ struct gs_adamw_own {
     float decay, keep, step_size, root_inverse;
 };
 
-static inline gs_adamw_common gs_adamw_make_common(const gs_adamw &step) {
+static inline gs_adamw_common gs_adamw_make_common(const gs_stream *stream, const gs_adamw &step) {
     gs_adamw_common made;
-    made.grad_scale = step.grad_scale;
+    made.grad_scale = {step.grad_scale, stream->factor};
     made.eps = step.eps;
     made.beta1 = step.beta1;
     made.beta2 = step.beta2;
@@ -41,9 +54,9 @@ __host__ __device__ static inline gs_adamw_own gs_adamw_make_own(float lr, float
 
 // The parameter's next value; m and v become theirs.
 template <bool DECOUPLED>
-__device__ static inline float gs_adamw_step(float p, float &m, float &v, float grad,
+__device__ static inline float gs_adamw_step(float p, float &m, float &v, float grad, float scale,
                                              const gs_adamw_common &c, const gs_adamw_own &own) {
-    float g = __fmul_rn(grad, c.grad_scale);
+    float g = __fmul_rn(grad, scale);
     if (DECOUPLED) {
         p = __fmul_rn(p, own.keep);
     } else {
@@ -97,10 +110,12 @@ struct gs_adamw_op {
     template <int W>
     __device__ void store(size_t i, const inputs<W> &in) const {
         gs_elements<float, W> p, next_m = in.m, next_v = in.v;
+        float scale;
+        if (!common.grad_scale.take(&scale)) return;
 #pragma unroll
         for (int k = 0; k < W; k++)
             p.at[k] = gs_adamw_step<DECOUPLED>(in.master.at[k], next_m.at[k], next_v.at[k],
-                                               in.grad.at[k], common, own);
+                                               in.grad.at[k], scale, common, own);
         gs_store_elements<W>(m + i, next_m);
         gs_store_elements<W>(v + i, next_v);
         if (!remainder) gs_store_elements<W>(param + i, p);

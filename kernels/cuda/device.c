@@ -299,6 +299,7 @@ const gs_device_backend gs_cuda_backend = {
     .wait = gs_cuda_stream_wait,
     .arithmetic = describe_cuda,
     .limit = describe_limit,
+    .take_reports = gs_cuda_stream_take_reports,
     .is_device_memory = is_device_memory,
     .is_lost = is_lost,
     .alloc_pinned = alloc_pinned_cuda,

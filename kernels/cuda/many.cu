@@ -171,7 +171,7 @@ extern "C" void gs_cuda_adamw_many(gs_stream *stream, const gs_adamw_item *items
     char *rest;
     const make_adamw make = {step->lr};
     if (!gs_prepare_table(stream, &table, &rest, items, num_items, make, "adamw_many")) return;
-    const gs_adamw_common common = gs_adamw_make_common(*step);
+    const gs_adamw_common common = gs_adamw_make_common(stream, *step);
     if (step->decoupled) {
         GS_LAUNCH(stream, gs_persistent_grid(stream), GS_FLAT_BLOCK, 0, (adamw_many_kernel<true>), table,
                   common);

@@ -1,9 +1,11 @@
-// SGD and AdamW over flat memory, one pass; every operation rounds as the CPU's.
+// SGD and AdamW over flat memory, one pass, and the factor that they read; every operation rounds as the CPU's.
+#include <float.h>
+
 #include "kernels/cuda/adamw.cuh"
 
 extern "C" void gs_cuda_adamw(gs_stream *stream, float *param, float *m, float *v, const float *grad,
                               const gs_adamw *step, size_t count) {
-    const gs_adamw_common common = gs_adamw_make_common(*step);
+    const gs_adamw_common common = gs_adamw_make_common(stream, *step);
     const gs_adamw_own own = gs_adamw_make_own(step->lr, step->weight_decay, step->correction1,
                                                step->correction2);
     if (step->decoupled) {
@@ -36,7 +38,7 @@ struct adamw_beside_op {
 #pragma unroll
         for (int k = 0; k < W; k++)
             p.at[k] = gs_adamw_step<DECOUPLED>(in.param.at[k], step_m.at[k], step_v.at[k], in.grad.at[k],
-                                               common, own);
+                                               common.grad_scale.value, common, own);
         gs_store_elements<W>(was + i, in.param);
         gs_store_elements<W>(next_m + i, step_m);
         gs_store_elements<W>(next_v + i, step_v);
@@ -47,7 +49,8 @@ struct adamw_beside_op {
 extern "C" void gs_cuda_adamw_beside(gs_stream *stream, float *param, float *was, float *next_m,
                                      float *next_v, const float *m, const float *v, const float *grad,
                                      const gs_adamw *step, size_t count) {
-    const gs_adamw_common common = gs_adamw_make_common(*step);
+    if (gs_stream_refuses_factor(stream, "adamw_beside")) return;
+    const gs_adamw_common common = gs_adamw_make_common(stream, *step);
     const gs_adamw_own own = gs_adamw_make_own(step->lr, step->weight_decay, step->correction1,
                                                step->correction2);
     if (step->decoupled) {
@@ -60,12 +63,13 @@ extern "C" void gs_cuda_adamw_beside(gs_stream *stream, float *param, float *was
 }
 
 struct sgd_constants {
-    float lr, momentum, rest, decay, grad_scale;
+    float lr, momentum, rest, decay;
+    gs_grad_scale grad_scale;
     bool nesterov, first_step;
 };
 
-__device__ static inline float decayed(float grad, float p, const sgd_constants &c) {
-    return __fadd_rn(__fmul_rn(grad, c.grad_scale), __fmul_rn(c.decay, p));
+__device__ static inline float decayed(float grad, float p, float scale, const sgd_constants &c) {
+    return __fadd_rn(__fmul_rn(grad, scale), __fmul_rn(c.decay, p));
 }
 
 // `was` NULL: what the parameter was is not kept.
@@ -86,9 +90,11 @@ struct sgd_op {
     template <int W>
     __device__ void store(size_t i, const inputs<W> &in) const {
         gs_elements<float, W> p = in.param;
+        float scale;
+        if (!constants.grad_scale.take(&scale)) return;
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            const float g = decayed(in.grad.at[k], p.at[k], constants);
+            const float g = decayed(in.grad.at[k], p.at[k], scale, constants);
             p.at[k] = __fsub_rn(p.at[k], __fmul_rn(constants.lr, g));
         }
         if (was) gs_store_elements<W>(was + i, in.param);
@@ -118,9 +124,11 @@ struct sgd_momentum_op {
     __device__ void store(size_t i, const inputs<W> &in) const {
         const sgd_constants &c = constants;
         gs_elements<float, W> p = in.param, buffer = in.momentum;
+        float scale;
+        if (!c.grad_scale.take(&scale)) return;
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            const float g = decayed(in.grad.at[k], p.at[k], c);
+            const float g = decayed(in.grad.at[k], p.at[k], scale, c);
             const float kept = __fadd_rn(__fmul_rn(c.momentum, buffer.at[k]), __fmul_rn(c.rest, g));
             buffer.at[k] = c.first_step ? g : kept;
             const float ahead = __fadd_rn(g, __fmul_rn(c.momentum, buffer.at[k]));
@@ -139,7 +147,7 @@ static void run_sgd(gs_stream *stream, float *param, float *was, float *next, co
     c.momentum = step->momentum;
     c.rest = static_cast<float>(1.0 - static_cast<double>(step->dampening));
     c.decay = step->weight_decay;
-    c.grad_scale = step->grad_scale;
+    c.grad_scale = {step->grad_scale, stream->factor};
     c.nesterov = step->nesterov;
     c.first_step = step->first_step;
     if (step->momentum == 0.0f || !momentum) {
@@ -159,5 +167,43 @@ extern "C" void gs_cuda_sgd(gs_stream *stream, float *param, float *momentum, co
 extern "C" void gs_cuda_sgd_beside(gs_stream *stream, float *param, float *was, float *next_momentum,
                                    const float *momentum, const float *grad, const gs_sgd *step,
                                    size_t count) {
+    if (gs_stream_refuses_factor(stream, "sgd_beside")) return;
     run_sgd(stream, param, was, next_momentum, momentum, grad, step, count);
+}
+
+// ---- the factor
+
+#define FACTOR_BLOCK 256
+#define FACTOR_AHEAD 4  // squares of a thread in flight: they lie in the host's memory
+
+// One thread adds, so that the order is the host's; the others bring.
+__global__ static void __launch_bounds__(FACTOR_BLOCK)
+    grad_factor_kernel(gs_grad_factor *out, const double *squares, size_t count, const gs_grad_clip clip,
+                       const uint64_t *bad_data, bool failed) {
+    __shared__ double brought[FACTOR_BLOCK * FACTOR_AHEAD];
+    double sum = 0.0;
+    for (size_t first = 0; first < count; first += FACTOR_BLOCK * FACTOR_AHEAD) {
+#pragma unroll
+        for (size_t k = 0; k < FACTOR_AHEAD; k++) {
+            const size_t at = k * FACTOR_BLOCK + threadIdx.x;
+            brought[at] = first + at < count ? squares[first + at] : 0.0;
+        }
+        __syncthreads();
+        const size_t rest = count - first;
+        const size_t num = rest < FACTOR_BLOCK * FACTOR_AHEAD ? rest : FACTOR_BLOCK * FACTOR_AHEAD;
+        for (size_t i = 0; threadIdx.x == 0 && i < num; i++) sum = sum + brought[i];
+        __syncthreads();
+    }
+    if (threadIdx.x != 0) return;
+    const double norm = sqrt(sum) / clip.loss_scale, factor = clip.max_norm / (norm + 1e-6);
+    const float clipping = clip.max_norm <= 0.0 || factor > 1.0 ? 1.0f : static_cast<float>(factor);
+    const bool is_bad = failed || *reinterpret_cast<const volatile uint64_t *>(bad_data) != 0;
+    out->applies = !is_bad && sum <= DBL_MAX;  // no NaN is
+    out->value = out->applies ? __fmul_rn(clipping, clip.unscaling) : 0.0f;
+}
+
+extern "C" void gs_cuda_grad_factor(gs_stream *stream, gs_grad_factor *out, const double *squares,
+                                    size_t count, const gs_grad_clip *clip) {
+    GS_LAUNCH(stream, 1, FACTOR_BLOCK, 0, grad_factor_kernel, out, squares, count, *clip,
+              gs_cuda_stream_of(stream)->bad_data_seen, gs_stream_has_failed(stream));
 }

@@ -107,8 +107,9 @@ static gs_status poll_until_idle(gs_cuda_stream *stream, gs_deadline deadline) {
     }
 }
 
-// What a kernel wrote with gs_report_bad_data. The stream has nothing to do.
-static void take_bad_data(gs_cuda_stream *stream) {
+// What a kernel wrote with gs_report_bad_data.
+void gs_cuda_stream_take_reports(gs_stream *base) {
+    gs_cuda_stream *stream = gs_cuda_stream_of(base);
     static const char *const formats[GS_CUDA_NUM_BAD_DATA] = {
         [GS_CUDA_BAD_TOKEN] = "embedding: row %" PRIu64 ": token %" PRId32 " is not in [0, %zu)",
         [GS_CUDA_BAD_TARGET] = "softmax_loss: row %" PRIu64 ": target %" PRId32 " is not in [0, %zu)",
@@ -139,7 +140,7 @@ gs_status gs_cuda_stream_wait(gs_stream *base, gs_deadline deadline) {
                         "device cuda:%d: a stream is waited for between graph_begin and graph_end",
                         stream->device->ordinal);
     GS_TRY(poll_until_idle(stream, deadline));
-    take_bad_data(stream);
+    gs_cuda_stream_take_reports(base);
     return gs_ok();
 }
 

@@ -1,4 +1,6 @@
 // Optimizers, the launches for many tensors, and masters in two halves: the CPU's bits.
+#include <math.h>
+
 #include "tests/gpu/kernel_case.h"
 
 #define MOST ((size_t)1 << 21)
@@ -20,27 +22,69 @@ static gs_adamw draw_adamw(kernel_test *test) {
                       .decoupled = kernel_random(test, 2)};
 }
 
+// ---- the factor, by which an update is scaled on the device, or left out
+
+enum { NO_FACTOR = 0, FACTOR_APPLIES, FACTOR_LEAVES_OUT, NUM_FACTORS };
+
+static int name_factor(kernel_test *test, int kind) {
+    int tensor = kernel_input(test, "factor", GS_I32, 2, KERNEL_ZEROS);
+    *(gs_grad_factor *)kernel_data(test, tensor) =
+        (gs_grad_factor){.value = kernel_real(test, 0.1f, 1.0f), .applies = kind == FACTOR_APPLIES};
+    return tensor;
+}
+
+typedef struct factor_shape {
+    gs_grad_clip clip;
+    size_t count;
+} factor_shape;
+
+static void launch_grad_factor(const kernel_run *run) {
+    const factor_shape *shape = run->shape;
+    run->kernels->grad_factor(run->stream, run->at[0], run->at[1], shape->count, &shape->clip);
+}
+
+static void test_grad_factor(kernel_test *test) {
+    static const double spoils[] = {0, (double)NAN, (double)INFINITY, 1.7e308};
+    for (int round = 0; round < 32; round++) {
+        factor_shape shape = {.count = kernel_count(test, 1 << 14)};
+        shape.clip = (gs_grad_clip){.max_norm = round % 5 ? (double)kernel_real(test, 0.01f, 200.0f) : 0,
+                                    .loss_scale = round % 3 ? 1 : 3.0,
+                                    .unscaling = round % 3 ? 1 : 1.0f / 3.0f};
+        kernel_begin(test, "%zu sums, at most %g", shape.count, shape.clip.max_norm);
+        kernel_output(test, "factor", GS_I32, 2, KERNEL_SAME_BITS);
+        double *squares = kernel_data(test, kernel_input(test, "squares", GS_FP64, shape.count, KERNEL_POSITIVE));
+        // Two of the last are finite, and their sum is not.
+        for (size_t i = 0; i < 2 && i < shape.count && round >= 20; i++)
+            squares[kernel_random(test, shape.count)] = spoils[round % 4];
+        kernel_check(test, launch_grad_factor, &shape);
+    }
+}
+
 // ---- adamw and sgd
 
 typedef struct adamw_shape {
     gs_adamw step;
     size_t count;
+    int factor;  // its tensor; 0: none
 } adamw_shape;
 
 static void launch_adamw(const kernel_run *run) {
     const adamw_shape *shape = run->shape;
+    gs_stream_set_factor(run->stream, shape->factor ? run->at[shape->factor] : NULL);
     run->kernels->adamw(run->stream, run->at[0], run->at[1], run->at[2], run->at[3], &shape->step,
                         shape->count);
+    gs_stream_set_factor(run->stream, NULL);
 }
 
 static void test_adamw(kernel_test *test) {
     for (int round = 0; round < 24; round++) {
-        adamw_shape shape = {draw_adamw(test), kernel_count(test, MOST)};
+        adamw_shape shape = {.step = draw_adamw(test), .count = kernel_count(test, MOST)};
         kernel_begin(test, "count %zu, decoupled %d", shape.count, shape.step.decoupled);
         kernel_inout(test, "param", GS_FP32, shape.count, KERNEL_UNIT, KERNEL_SAME_BITS);
         kernel_inout(test, "m", GS_FP32, shape.count, KERNEL_WIDE, KERNEL_SAME_BITS);
         kernel_inout(test, "v", GS_FP32, shape.count, KERNEL_POSITIVE, KERNEL_SAME_BITS);
         kernel_input(test, "grad", GS_FP32, shape.count, round % 4 ? KERNEL_WIDE : KERNEL_SPECIAL);
+        if (round % NUM_FACTORS) shape.factor = name_factor(test, round % NUM_FACTORS);
         kernel_check(test, launch_adamw, &shape);
     }
 }
@@ -49,12 +93,15 @@ typedef struct sgd_shape {
     gs_sgd step;
     bool has_momentum;
     size_t count;
+    int factor;  // its tensor; 0: none
 } sgd_shape;
 
 static void launch_sgd(const kernel_run *run) {
     const sgd_shape *shape = run->shape;
+    gs_stream_set_factor(run->stream, shape->factor ? run->at[shape->factor] : NULL);
     run->kernels->sgd(run->stream, run->at[0], shape->has_momentum ? run->at[2] : NULL, run->at[1],
                       &shape->step, shape->count);
+    gs_stream_set_factor(run->stream, NULL);
 }
 
 static sgd_shape draw_sgd(kernel_test *test, int round) {
@@ -79,6 +126,7 @@ static void test_sgd(kernel_test *test) {
         kernel_input(test, "grad", GS_FP32, shape.count, KERNEL_WIDE);
         if (shape.has_momentum)
             kernel_inout(test, "momentum", GS_FP32, shape.count, KERNEL_WIDE, KERNEL_SAME_BITS);
+        if (round % NUM_FACTORS) shape.factor = name_factor(test, round % NUM_FACTORS);
         kernel_check(test, launch_sgd, &shape);
     }
 }
@@ -93,7 +141,7 @@ static void launch_adamw_beside(const kernel_run *run) {
 
 static void test_adamw_beside(kernel_test *test) {
     for (int round = 0; round < 24; round++) {
-        adamw_shape shape = {draw_adamw(test), kernel_count(test, MOST)};
+        adamw_shape shape = {.step = draw_adamw(test), .count = kernel_count(test, MOST)};
         kernel_begin(test, "count %zu, decoupled %d", shape.count, shape.step.decoupled);
         kernel_inout(test, "param", GS_FP32, shape.count, KERNEL_UNIT, KERNEL_SAME_BITS);
         kernel_output(test, "was", GS_FP32, shape.count, KERNEL_SAME_BITS);
@@ -136,6 +184,7 @@ typedef struct many_shape {
     gs_adamw step;
     int forms[MOST_ITEMS];  // of adamw: 0 fp32, 1 fp32 with its bf16, 2 halves
     float decays[MOST_ITEMS];
+    int factor;  // its tensor; 0: none
 } many_shape;
 
 static many_shape draw_many(kernel_test *test, const char *what) {
@@ -218,10 +267,13 @@ static void launch_adamw_many(const kernel_run *run) {
                                    .correction1 = 0.5 / (double)(i + 1),
                                    .correction2 = 0.25 / (double)(i + 1)};
     }
+    gs_stream_set_factor(run->stream, shape->factor ? run->at[shape->factor] : NULL);
     run->kernels->adamw_many(run->stream, items, shape->num_items, &shape->step);
+    gs_stream_set_factor(run->stream, NULL);
 }
 
-static void name_adamw(kernel_test *test, const many_shape *shape, size_t i) {
+// What an update leaves out keeps what was there.
+static void name_adamw(kernel_test *test, const many_shape *shape, size_t i, bool is_left_out) {
     const size_t count = shape->counts[i];
     if (shape->forms[i] == 2) {
         // Halves of numbers in range: sixteen bits of any pattern below a bf16 of one.
@@ -229,7 +281,9 @@ static void name_adamw(kernel_test *test, const many_shape *shape, size_t i) {
         kernel_inout(test, "value", GS_BF16, count, KERNEL_UNIT, KERNEL_SAME_BITS);
     } else {
         kernel_inout(test, "param", GS_FP32, count, KERNEL_UNIT, KERNEL_SAME_BITS);
-        if (shape->forms[i] == 1) {
+        if (shape->forms[i] == 1 && is_left_out) {
+            kernel_inout(test, "value", GS_BF16, count, KERNEL_UNIT, KERNEL_SAME_BITS);
+        } else if (shape->forms[i] == 1) {
             kernel_output(test, "value", GS_BF16, count, KERNEL_SAME_BITS);
         } else {
             kernel_input(test, "nothing", GS_BF16, 0, KERNEL_ZEROS);
@@ -244,7 +298,9 @@ static void test_adamw_many(kernel_test *test) {
     for (int round = 0; round < 24; round++) {
         many_shape shape = draw_many(test, "steps");
         kernel_table(test, MOST_ITEMS * sizeof(gs_adamw_item));
-        for (size_t i = 0; i < shape.num_items; i++) name_adamw(test, &shape, i);
+        const int kind = round % NUM_FACTORS;
+        for (size_t i = 0; i < shape.num_items; i++) name_adamw(test, &shape, i, kind == FACTOR_LEAVES_OUT);
+        if (kind) shape.factor = name_factor(test, kind);
         kernel_check(test, launch_adamw_many, &shape);
     }
 }
@@ -290,7 +346,8 @@ static void test_join_master(kernel_test *test) {
     }
 }
 
-static const kernel_case cases[] = {KERNEL_CASE(adamw),
+static const kernel_case cases[] = {KERNEL_CASE(grad_factor),
+                                    KERNEL_CASE(adamw),
                                     KERNEL_CASE(sgd),
                                     KERNEL_CASE(cast_many),
                                     KERNEL_CASE(adamw_many),

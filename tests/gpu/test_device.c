@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
+#include "kernels/event_wait.h"
 #include "kernels/half.h"
 #include "tests/gpu/stuck.h"
 #include "tests/support/asserts.h"
@@ -176,6 +177,45 @@ static void a_bad_token_is_named_by_the_wait(void **state) {
     gs_device_free(device, wte);
     gs_device_free(device, wpe);
     gs_device_free(device, out);
+}
+
+// A factor that comes behind it does not apply, though the host has heard of nothing, and neither does one behind a launch
+// that failed. The wait for a point says it, while later work runs.
+static void bad_data_keeps_updates_back(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    const gs_grad_clip clip = {.loss_scale = 1, .unscaling = 1};
+    const int32_t tokens[] = {1, 100};
+    int32_t *on_device = take_memory(sizeof tokens);
+    float *memory = take_memory(COUNT * sizeof *memory);
+    double *squares = take_memory(sizeof *squares);
+    gs_grad_factor *factor = take_memory(sizeof *factor), got[3];
+    gs_event *point;
+    assert_ok(gs_event_create(&point, device, false));
+    assert_ok(gs_device_upload(device, on_device, tokens, sizeof tokens));
+    for (int turn = 0; turn < 3; turn++) {
+        if (turn == 0) kernels->embedding(stream, memory, on_device, memory, memory, 1, 2, 4, 100);
+        if (turn == 1) gs_stream_fail(stream, gs_error(GS_INTERNAL, "a launch"));
+        kernels->grad_factor(stream, factor, squares, 1, &clip);
+        gs_event_record(point, stream);
+        kernels->fill(stream, memory, 1, COUNT);
+        gs_status status = gs_stream_wait_until(stream, point, "the factor", PATIENCE);
+        if (turn == 0) assert_status(status, GS_INVALID_ARGUMENT, "embedding: row 1: token 100");
+        if (turn == 1) assert_status(status, GS_INTERNAL, "a launch");
+        if (turn == 2) assert_ok(status);
+        assert_ok(gs_device_download(device, &got[turn], factor, sizeof *got));
+    }
+    assert_int_equal(got[0].applies, 0);
+    assert_int_equal(got[1].applies, 0);
+    assert_int_equal(got[2].applies, 1);
+    assert_true(got[2].value == 1);
+    gs_event_destroy(point);
+    gs_device_free(device, on_device);
+    gs_device_free(device, memory);
+    gs_device_free(device, squares);
+    gs_device_free(device, factor);
 }
 
 static void a_wait_ends_at_its_deadline(void **state) {
@@ -673,6 +713,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(first_error_sticks_until_the_wait),
         cmocka_unit_test(a_gpu_runs_no_code_of_the_host),
         cmocka_unit_test(a_bad_token_is_named_by_the_wait),
+        cmocka_unit_test(bad_data_keeps_updates_back),
         cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(a_follower_starts_behind_the_point),
         cmocka_unit_test(streams_that_follow_each_other_take_turns),

@@ -207,6 +207,95 @@ static void nothing_to_do_is_fine(void **state) {
     assert_stream_ok(*state);
 }
 
+// The bits of the host's own way: the sum in order, the root, the loss scale, the coefficient, the unscaling.
+static void the_factor_is_that_of_the_norm(void **state) {
+    static const double squares[] = {0.1, 7, 1e-9, 3.3};
+    static const struct {
+        gs_grad_clip clip;
+        double norm_is_below;  // max_norm: nothing is clipped
+    } cases[] = {{{.max_norm = 1, .loss_scale = 1, .unscaling = 1}, 0},
+                 {{.max_norm = 100, .loss_scale = 1, .unscaling = 1}, 100},
+                 {{.max_norm = 0, .loss_scale = 8, .unscaling = 0.125f}, 0},
+                 {{.max_norm = 0.3, .loss_scale = 3, .unscaling = 1.0f / 3}, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const gs_grad_clip *clip = &cases[i].clip;
+        gs_grad_factor got;
+        double sum = ((0.1 + 7) + 1e-9) + 3.3, norm = sqrt(sum) / clip->loss_scale;
+        float want = (float)(clip->max_norm / (norm + 1e-6));
+        if (clip->max_norm == 0 || norm < cases[i].norm_is_below) want = 1;
+        gs_device_kernels(*state)->grad_factor(gs_device_stream(*state), &got, squares, 4, clip);
+        assert_true(got.value == want * clip->unscaling);
+        assert_int_equal(got.applies, 1);
+    }
+    assert_stream_ok(*state);
+}
+
+static void assert_does_not_apply(void **state, double a, double b) {
+    const double squares[] = {1, a, b};
+    gs_grad_factor got;
+    gs_device_kernels(*state)->grad_factor(gs_device_stream(*state), &got, squares, 3,
+                                           &(gs_grad_clip){.max_norm = 1, .loss_scale = 1, .unscaling = 1});
+    assert_true(got.value == 0 && got.applies == 0);
+}
+
+// A sum that is infinite may be one of finite gradients: who asks decides otherwise.
+static void a_factor_applies_to_finite_sums_of_a_good_stream_alone(void **state) {
+    assert_does_not_apply(state, (double)NAN, 1);
+    assert_does_not_apply(state, (double)INFINITY, 1);
+    assert_does_not_apply(state, 1.7e308, 1.7e308);
+    gs_stream_fail(gs_device_stream(*state), gs_error(GS_INVALID_ARGUMENT, "a bad token"));
+    assert_does_not_apply(state, 1, 1);
+    assert_stream_failed(*state, "a bad token");
+}
+
+// Scaled by the factor as by the number, or not at all.
+static void updates_take_the_factor(void **state) {
+    const gs_kernels *kernels = gs_device_kernels(*state);
+    gs_stream *stream = gs_device_stream(*state);
+    float *grad = make_uniform(COUNT, 7, -1.0f, 1.0f), *start = make_uniform(COUNT, 8, -1.0f, 1.0f);
+    float *by[3][3];  // a number, a factor, one that does not apply: parameter and two states
+    for (int how = 0; how < 3; how++) {
+        const gs_grad_factor factor = {.value = 0.3f, .applies = how == 1};
+        gs_adamw adamw = {.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
+                          .grad_scale = how ? 7 : 0.3f, .correction1 = 0.1, .correction2 = 0.05,
+                          .decoupled = true};
+        gs_sgd sgd = {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.1f, .grad_scale = how ? 7 : 0.3f};
+        gs_stream_set_factor(stream, how ? &factor : NULL);
+        for (int t = 0; t < 3; t++) memcpy(by[how][t] = make_zeros(COUNT), start, COUNT * sizeof **by[how]);
+        for (size_t i = 0; i < COUNT; i++) by[how][2][i] = fabsf(start[i]);
+        kernels->adamw(stream, by[how][0], by[how][1], by[how][2], grad, &adamw, COUNT);
+        const gs_adamw_item item = {.param = by[how][0], .m = by[how][1], .v = by[how][2], .grad = grad,
+                                    .count = COUNT, .correction1 = 0.1, .correction2 = 0.05};
+        kernels->adamw_many(stream, &item, 1, &adamw);
+        kernels->sgd(stream, by[how][0], by[how][1], grad, &sgd, COUNT);
+        sgd.momentum = 0;
+        kernels->sgd(stream, by[how][0], NULL, grad, &sgd, COUNT);
+        gs_stream_set_factor(stream, NULL);
+    }
+    for (int t = 0; t < 3; t++) assert_same_bits(by[1][t], by[0][t], COUNT * sizeof(float));
+    assert_same_bits(by[2][0], start, COUNT * sizeof(float));
+    assert_same_bits(by[2][1], start, COUNT * sizeof(float));
+    for (int how = 0; how < 3; how++)
+        for (int t = 0; t < 3; t++) free(by[how][t]);
+    free(grad);
+    free(start);
+    assert_stream_ok(*state);
+}
+
+// What they would have written beside is not there.
+static void updates_beside_refuse_a_factor(void **state) {
+    const gs_grad_factor factor = {.value = 1, .applies = 1};
+    const gs_adamw adamw = {.grad_scale = 1, .correction1 = 1, .correction2 = 1};
+    const gs_sgd sgd = {.grad_scale = 1};
+    gs_stream *stream = gs_device_stream(*state);
+    gs_stream_set_factor(stream, &factor);
+    gs_device_kernels(*state)->adamw_beside(stream, NULL, NULL, NULL, NULL, NULL, NULL, NULL, &adamw, 1);
+    assert_stream_failed(*state, "adamw_beside: takes no factor");
+    gs_device_kernels(*state)->sgd_beside(stream, NULL, NULL, NULL, NULL, NULL, &sgd, 1);
+    assert_stream_failed(*state, "sgd_beside: takes no factor");
+    gs_stream_set_factor(stream, NULL);
+}
+
 static void nan_gradients_are_not_hidden(void **state) {
     gs_adamw step = {.lr = 0.1f, .grad_scale = 1, .correction1 = 1, .correction2 = 1};
     float param = 1, m = 0, v = 0, grad = NAN;
@@ -221,6 +310,10 @@ int main(void) {
         cmocka_unit_test(adamw_beside_is_adamw_and_leaves_what_was),
         cmocka_unit_test(sgd_beside_is_sgd_and_leaves_what_was),
         cmocka_unit_test(nothing_to_do_is_fine),
+        cmocka_unit_test(the_factor_is_that_of_the_norm),
+        cmocka_unit_test(a_factor_applies_to_finite_sums_of_a_good_stream_alone),
+        cmocka_unit_test(updates_take_the_factor),
+        cmocka_unit_test(updates_beside_refuse_a_factor),
         cmocka_unit_test(nan_gradients_are_not_hidden),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);

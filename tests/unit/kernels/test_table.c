@@ -336,10 +336,17 @@ static void run_many(const run *job) {
     gs_square_item square = {job->in, &total[0], HALVES};
     job->kernels->sum_squares_many(job->stream, &square, 1);
     job->kernels->add_mean(job->stream, &total[1], job->in, HALVES);
+    const gs_grad_clip clip = {.max_norm = 0.7, .loss_scale = 3, .unscaling = 1.0f / 3};
+    gs_grad_factor factor = {0};
+    job->kernels->grad_factor(job->stream, &factor, total, 2, &clip);
     memcpy(sums, total, sizeof total);
-    gs_cast_item cast = {sums + 4, job->in + 3, HALVES};
+    memcpy(sums + 4, &factor.value, sizeof factor.value);
+    gs_stream_set_factor(job->stream, &factor);
+    job->kernels->adamw_many(job->stream, &item, 1, &step);
+    gs_stream_set_factor(job->stream, NULL);
+    gs_cast_item cast = {sums + 5, job->in + 3, HALVES};
     job->kernels->cast_many(job->stream, &cast, 1, GS_FP16, GS_FP32, 0.5f);
-    job->kernels->clear(job->stream, sums + 4, 1001);
+    job->kernels->clear(job->stream, sums + 5, 1001);
 }
 
 // Numbers of either sign, kept segments and one that is cut; sums of two of them.
