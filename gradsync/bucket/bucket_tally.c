@@ -9,6 +9,7 @@
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/bucket/grad_squares.h"
 #include "gradsync/bucket/tally_apart.h"
+#include "kernels/event_wait.h"
 
 static gs_bucket *bucket_at(const gs_bucket_tally *tally, size_t index) {
     return &tally->layout->buckets[index];
@@ -170,7 +171,10 @@ static void measure_mirrored(gs_bucket_tally *tally, size_t param) {
 }
 
 static gs_status read_mirrored(gs_bucket_tally *tally, gs_deadline deadline) {
-    GS_TRY(gs_stream_wait(gs_device_stream(tally->device), deadline));
+    gs_stream *stream = gs_device_stream(tally->device);
+    GS_TRY(tally->is_marked
+               ? gs_stream_wait_until(stream, tally->measured, "norms of reduced gradients", deadline)
+               : gs_stream_wait(stream, deadline));
     if (!tally->has_read) GS_TRY(read_answers(tally));
     return gs_bucket_mirror_settle(&tally->mirror, deadline);
 }
@@ -209,6 +213,7 @@ gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *lay
     *tally = (gs_bucket_tally){
         .world = world_for(layout), .layout = layout, .device = device, .sample_mean = sample_mean};
     GS_TRY(gs_bucket_mirror_init(&tally->mirror, layout));
+    if (layout->device) GS_TRY(gs_event_create(&tally->measured, device, false));
     tally->used = calloc(num_params, sizeof *tally->used);
     tally->used_anywhere = calloc(num_params, sizeof *tally->used_anywhere);
     tally->squares =
@@ -246,6 +251,7 @@ void gs_bucket_tally_release(gs_bucket_tally *tally) {
     if (!tally->world) return;
     if (!tally->mirror.device) free(tally->squares);
     gs_bucket_mirror_release(&tally->mirror);
+    gs_event_destroy(tally->measured);
     free(tally->used);
     free(tally->used_anywhere);
     free(tally->apart.parts);
@@ -266,7 +272,7 @@ void gs_bucket_tally_begin(gs_bucket_tally *tally, const gs_bucket_step *step) {
     tally->step = *step;
     tally->samples = 0;
     tally->total_samples = -1;
-    tally->has_read = tally->holds_own = tally->nonfinite = false;
+    tally->has_read = tally->is_marked = tally->holds_own = tally->nonfinite = false;
     memset(tally->used, 0, num_params);
     memset(tally->used_anywhere, 0, num_params);
     if (tally->world != &gs_tally_apart) return;
@@ -346,6 +352,21 @@ gs_status gs_bucket_tally_close(gs_bucket_tally *tally, gs_deadline deadline) {
 
 void gs_bucket_tally_measure(gs_bucket_tally *tally, size_t param) {
     tally->world->measure(tally, param);
+}
+
+gs_status gs_bucket_tally_mark(gs_bucket_tally *tally, const double **squares) {
+    const gs_grad_layout *layout = tally->layout;
+    if (tally->world != &mirrored)
+        return gs_error(GS_UNIMPLEMENTED, "squares that a device adds up: of a GPU's buckets, with the tally in them");
+    for (size_t i = 0; i < layout->num_params; i++) {
+        if (layout->dtypes[i] != GS_FP32)
+            return gs_error(GS_UNIMPLEMENTED, "squares that a device adds up: parameter %zu \"%.80s\" is %s", i,
+                            layout->params[i].name, gs_dtype_name(layout->dtypes[i]));
+    }
+    gs_event_record(tally->measured, gs_device_stream(tally->device));
+    tally->is_marked = true;
+    *squares = tally->squares;
+    return gs_ok();
 }
 
 // Whoever left out an update that others make would be another replica for good.

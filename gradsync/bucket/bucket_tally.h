@@ -57,6 +57,11 @@ const uint8_t *gs_bucket_tally_used(const gs_bucket_tally *tally);
 GS_NODISCARD gs_status gs_bucket_tally_close(gs_bucket_tally *tally, gs_deadline deadline);
 // The squares of a gradient that was changed after its bucket was taken.
 void gs_bucket_tally_measure(gs_bucket_tally *tally, size_t param);
+// On a GPU, after `close` and after what else changed gradients: `read` waits for what the compute stream was given so
+// far, and not for what follows. *squares becomes where the sums of squares of all parameters lie, in pinned memory, for
+// what is enqueued now: of those whose gradient is not finite, or whose squares are beyond fp32, they are not finite either.
+// UNIMPLEMENTED where they are not all there yet: on the host, apart, with gradients of fp64.
+GS_NODISCARD gs_status gs_bucket_tally_mark(gs_bucket_tally *tally, const double **squares);
 // After `close`, and after what else changed gradients: waits for the compute stream. Then what
 // buckets said is there, all that was measured, and whether it is finite, the same on all ranks:
 // where results are a rank's own, by a small collective.

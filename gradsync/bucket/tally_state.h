@@ -63,6 +63,7 @@ struct gs_bucket_tally {
     gs_device *device;             // borrowed
     bool sample_mean;              // sums are divided by the samples that they carry
     gs_bucket_mirror mirror;       // of a GPU's buckets
+    gs_event *measured;            // on a GPU: behind all that `read` reads, once marked
     gs_apart_words apart;
     gs_dealt_squares dealt;
     // of the step
@@ -75,6 +76,7 @@ struct gs_bucket_tally {
                       // apart: of what this rank speaks for, until read
     int64_t total_samples;  // -1 until a bucket has told
     bool has_read;          // on a GPU: what the buckets of this step said
+    bool is_marked;         // the compute stream has more to do than what `read` waits for
     bool holds_own;         // some bucket has this rank's own result
     bool nonfinite;         // once read: some rank's result is
 };

@@ -124,6 +124,11 @@ gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) 
     return gs_reducer_keep_error(reducer, gs_step_add_tail(reducer, tail));
 }
 
+gs_status gs_reducer_finish_buckets(gs_reducer *reducer, const double **squares, gs_deadline deadline) {
+    *squares = NULL;
+    return gs_reducer_keep_error(reducer, gs_step_finish_buckets(reducer, squares, deadline));
+}
+
 gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
     *result = (gs_reduce_result){.used = reducer->tally.used_anywhere};
     return gs_reducer_keep_error(reducer, gs_step_finish(reducer, result, deadline));

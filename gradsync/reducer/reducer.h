@@ -163,6 +163,14 @@ GS_NODISCARD gs_status gs_reducer_end_pass(gs_reducer *reducer);
 // Of the open step, on every rank in the same order; at most GS_MAX_TAILS. Not with windows.
 GS_NODISCARD gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail);
 
+// The first part of finish, where a GPU is to go on with reduced gradients before the host knows what they are: waits for
+// all buckets, runs the tails, and then what is enqueued on the compute stream finds gs_reducer_grads, and at *squares
+// (pinned, one for each parameter in order; until the next begin) the sums that result.grad_norm is made of. Where a sum is
+// not finite they cannot say more: the gradient is not, or its squares are beyond fp32. Finish then waits for what was
+// enqueued up to here alone; results in separate gradients come with it. FAILED_PRECONDITION on a CPU, and the second
+// time in a step; UNIMPLEMENTED with GS_TALLY_APART, and with fp64 parameters.
+GS_NODISCARD gs_status gs_reducer_finish_buckets(gs_reducer *reducer, const double **squares,
+                                                 gs_deadline deadline);
 // Waits for all buckets, and a GPU. Afterwards gs_reducer_grads are the mean (or sum) on every
 // rank, the same bits; of a hook that leaves parts, in this rank's segments alone. The result is
 // the same on every rank in any case. DEADLINE_EXCEEDED names bucket and missing ranks; ABORTED carries the

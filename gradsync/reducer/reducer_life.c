@@ -394,6 +394,6 @@ gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadl
     reducer->comm = comm;
     reducer->failed = gs_ok();
     reducer->phase = GS_REDUCER_IDLE;
-    reducer->complete = false;
+    reducer->has_buckets = reducer->complete = false;
     return gs_reducer_keep_error(reducer, move_to_comm(reducer, deadline));
 }

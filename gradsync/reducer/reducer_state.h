@@ -55,6 +55,8 @@ struct gs_reducer {
     bool active;     // this rank has data
     int num_active;  // ranks that are to have some
     int passes_run;
+    bool has_buckets;  // all are reduced: finish has only to wait for the device
+    int64_t finish_begin_ns;
     bool complete;
     bool undecided;  // begun, and neither committed nor rolled back
     bool nonfinite;  // what the last finish found

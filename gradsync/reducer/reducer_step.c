@@ -86,7 +86,7 @@ gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *
     reducer->phase = GS_REDUCER_OPEN;
     reducer->active = round->active;
     reducer->num_active = round->num_active;
-    reducer->complete = false;
+    reducer->has_buckets = reducer->complete = false;
     reducer->samples = 0;
     reducer->passes_run = 0;
     reducer->num_tails = 0;
@@ -356,25 +356,53 @@ static void learn_graph(gs_reducer *reducer) {
     gs_step_plan_travel(reducer);
 }
 
-gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
+static gs_status take_buckets(gs_reducer *reducer, gs_deadline deadline) {
     if (reducer->failed.code) return reducer->failed;
     GS_TRY(check_passes_done(reducer));
-    int64_t begin_ns = gs_now_ns();
+    reducer->finish_begin_ns = gs_now_ns();
     GS_FAILPOINT("reducer.finish");
     GS_TRY(gs_bucket_queue_finish(&reducer->queue, deadline));
     GS_TRY(run_tails(reducer, deadline));
     gs_step_points_mark(&reducer->points);
+    reducer->has_buckets = true;
+    return gs_ok();
+}
+
+// As read_result has them, for kernels: in a bucket of others a hook may have left something.
+static void clear_frozen_squares(const gs_reducer *reducer) {
+    gs_device *device = reducer->options.device;
+    for (size_t i = 0; i < reducer->trains.num_frozen; i++) {
+        size_t param = reducer->trains.frozen[i];
+        if (!reducer->layout.buckets[reducer->layout.bucket_of[param]].rests)
+            gs_device_kernels(device)->clear(gs_device_stream(device), &reducer->tally.squares[param],
+                                             sizeof(double));
+    }
+}
+
+gs_status gs_step_finish_buckets(gs_reducer *reducer, const double **squares, gs_deadline deadline) {
+    if (!reducer->points.device)
+        return gs_reducer_misuse(reducer, "on a CPU there is nothing that could follow the buckets before finish");
+    if (reducer->has_buckets) return gs_reducer_misuse(reducer, "its buckets are finished already");
+    GS_TRY(take_buckets(reducer, deadline));
+    clear_frozen_squares(reducer);
+    return gs_bucket_tally_mark(&reducer->tally, squares);
+}
+
+gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
+    if (reducer->failed.code) return reducer->failed;
+    if (!reducer->has_buckets) GS_TRY(take_buckets(reducer, deadline));
     GS_TRY(gs_bucket_tally_read(&reducer->tally, deadline));
     gs_step_points_meet(&reducer->points);
     read_result(reducer, result);
     reducer->nonfinite = result->nonfinite;
     GS_TRY(count_unused(reducer, &result->num_unused));
     if (reducer->copies.tensors) GS_TRY(copy_out(reducer, deadline));
-    GS_TRY(finish_stats(reducer, begin_ns));
+    GS_TRY(finish_stats(reducer, reducer->finish_begin_ns));
     record_step(reducer, result->num_unused);
     learn_graph(reducer);
     gs_hook_set_finish(&reducer->hooks, reducer->step, !reducer->nonfinite);
     reducer->complete = true;
+    reducer->has_buckets = false;
     reducer->phase = GS_REDUCER_IDLE;
     GS_FAILPOINT("reducer.complete");
     return gs_ok();

@@ -12,6 +12,7 @@
 
 GS_NODISCARD gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *round);
 GS_NODISCARD gs_status gs_step_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail);
+GS_NODISCARD gs_status gs_step_finish_buckets(gs_reducer *reducer, const double **squares, gs_deadline deadline);
 GS_NODISCARD gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result,
                                       gs_deadline deadline);
 // A step of which nothing has been posted is as if it had not begun.
