@@ -24,6 +24,7 @@
 #include "gradsync/optim/mixed_precision.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
+#include "kernels/choice.h"
 #include "kernels/kernel_times.h"
 #include "worker/models/registry.h"
 #include "worker/pass/pass_graph.h"
@@ -77,6 +78,7 @@ typedef struct bench {
     gs_batch batch;
     void *ids;
     double *loss_sum;
+    gs_grad_factor *factor;  // device memory; NULL: updates wait for the norm (GRADSYNC_CUDA_FACTOR_ON_DEVICE)
     int64_t step;
     step_way with, without;
 } bench;
@@ -189,6 +191,13 @@ static void open_batch(bench *self) {
     self->loss_sum = loss_sum;
 }
 
+static void open_factor(bench *self) {
+    void *factor = NULL;
+    if (!gs_device_chooses(self->device, GS_CHOICE_FACTOR_ON_DEVICE) || self->set.offload) return;
+    must(gs_device_alloc(self->device, &factor, sizeof *self->factor));
+    self->factor = factor;
+}
+
 static void open_way(bench *self, step_way *way) {
     const gs_pass_graphs_options options = {.device = self->device, .num_params = self->num_params};
     must(gs_pass_graphs_create(&way->graphs, &options));
@@ -236,6 +245,7 @@ static void close_bench(bench *self) {
     if (self->masters) gs_device_free(self->device, self->masters);
     gs_device_free(self->device, self->gradient);
     gs_device_free(self->device, self->ids);
+    gs_device_free(self->device, self->factor);
     gs_device_free_pinned(self->device, self->loss_sum);
     gs_device_close(self->device);
     free(self->without.grads);
@@ -273,26 +283,22 @@ static void run_pass(bench *self, step_way *way, gs_model_pass *pass) {
     must(gs_pass_graphs_run(way->graphs, &run));
 }
 
-// The gradients of one pass, complete on the device and known to be finite, or just complete.
-static void *const *make_gradients(bench *self, step_way *way) {
-    gs_model_pass pass = {.grads = way->grads, .grad_factor = 1.0f};
-    if (!way->reducer) {
-        run_pass(self, way, &pass);
-        must(gs_stream_wait(gs_device_stream(self->device), soon()));
-        return way->grads;
-    }
+static void run_reduced_pass(bench *self, step_way *way) {
+    gs_model_pass pass = {0};
     gs_reducer_pass reduced;
-    gs_reduce_result result;
     must(gs_reducer_begin(way->reducer, self->step));
     must(gs_reducer_begin_pass(way->reducer, &reduced, (int64_t)self->batch.rows));
     pass.grads = reduced.grads;
     pass.grad_factor = reduced.grad_factor;
     run_pass(self, way, &pass);
     must(gs_reducer_end_pass(way->reducer));
+}
+
+static void finish_reducer(bench *self, step_way *way) {
+    gs_reduce_result result;
     must(gs_reducer_finish(way->reducer, &result, soon()));
     if (result.nonfinite)
         must(gs_error(GS_DATA_LOSS, "step %lld: gradients are not finite", (long long)self->step));
-    return gs_reducer_grads(way->reducer);
 }
 
 static void update(bench *self, void *const *grads) {
@@ -302,9 +308,40 @@ static void update(bench *self, void *const *grads) {
         must(gs_optimizer_step(self->optimizer, self->params, grads, NULL, 1e-4f, 1.0f));
 }
 
+// As worker/pass/update_ahead.c.
+static void update_ahead(bench *self, step_way *way) {
+    const gs_grad_clip clip = {.loss_scale = 1, .unscaling = 1};
+    gs_stream *stream = gs_device_stream(self->device);
+    const double *squares;
+    must(gs_reducer_finish_buckets(way->reducer, &squares, soon()));
+    gs_device_kernels(self->device)->grad_factor(stream, self->factor, squares, self->num_params, &clip);
+    gs_stream_set_factor(stream, self->factor);
+    update(self, gs_reducer_grads(way->reducer));
+    gs_stream_set_factor(stream, NULL);
+    finish_reducer(self, way);
+}
+
+// Those of one pass without a reducer, complete on the device.
+static void *const *make_gradients(bench *self, step_way *way) {
+    gs_model_pass pass = {.grads = way->grads, .grad_factor = 1.0f};
+    run_pass(self, way, &pass);
+    must(gs_stream_wait(gs_device_stream(self->device), soon()));
+    return way->grads;
+}
+
 static void run_step(bench *self, step_way *way) {
     *self->loss_sum = 0;
-    update(self, make_gradients(self, way));
+    if (!way->reducer) {
+        update(self, make_gradients(self, way));
+        return;
+    }
+    run_reduced_pass(self, way);
+    if (self->factor) {
+        update_ahead(self, way);
+        return;
+    }
+    finish_reducer(self, way);
+    update(self, gs_reducer_grads(way->reducer));
 }
 
 static double run_round(bench *self, step_way *way, int steps, int64_t *reducer_step) {
@@ -444,6 +481,7 @@ int main(int argc, char **argv) {
     open_precision(&self);
     open_optimizer(&self);
     open_batch(&self);
+    open_factor(&self);
     open_reducer(&self);
     open_plain(&self);
     int64_t reducer_step = 0;

@@ -17,6 +17,8 @@ typedef enum gs_choice {
     // GRADSYNC_CUDA_BIAS_GRAD_IN_PRODUCT: linear_grads may have cuBLASLt sum the bias's gradient while it multiplies: where
     // that was timed and takes less, or always where nothing is timed (GRADSYNC_MATMUL_TIMING=0)
     GS_CHOICE_BIAS_GRAD_IN_PRODUCT,
+    // GRADSYNC_CUDA_FACTOR_ON_DEVICE: a trainer enqueues its update behind grad_factor, before it knows the norm
+    GS_CHOICE_FACTOR_ON_DEVICE,
     GS_CHOICE_CUDNN_ATTENTION,  // GRADSYNC_CUDA_CUDNN_ATTENTION: attention of 16 bits by cuDNN; not under same_bits
     GS_NUM_CHOICES
 } gs_choice;

@@ -15,6 +15,7 @@ struct gs_device_times {
     gs_device *device;
     mark marks[MAX_MARKS];
     int num_marks;
+    int num_ended;  // of them in front of `end`: those behind it are the next step's
     gs_event *end;  // owned
 };
 
@@ -57,13 +58,15 @@ static void add_phase(gs_device_phases *phases, gs_span_kind kind, int64_t ns) {
 }
 
 void gs_device_times_mark_end(gs_device_times *times) {
-    if (times) gs_event_record(times->end, gs_device_stream(times->device));
+    if (!times) return;
+    gs_event_record(times->end, gs_device_stream(times->device));
+    times->num_ended = times->num_marks;
 }
 
 static gs_status read_marks(gs_device_times *times, gs_device_phases *phases, int64_t end_ns,
                             gs_timeline *timeline) {
     int64_t before_ns = 0, after_ns;
-    for (int i = 0; i < times->num_marks; i++) {
+    for (int i = 0; i < times->num_ended; i++) {
         const mark *at = &times->marks[i];
         GS_TRY(gs_event_elapsed(at->event, times->end, &after_ns));
         if (i > 0 && at->kind != GS_SPAN_UNSET) {
@@ -76,12 +79,23 @@ static gs_status read_marks(gs_device_times *times, gs_device_phases *phases, in
     return gs_ok();
 }
 
+// Marks behind the end become the first ones.
+static void forget_ended(gs_device_times *times) {
+    for (int i = times->num_ended; i < times->num_marks; i++) {
+        mark kept = times->marks[i];
+        times->marks[i] = times->marks[i - times->num_ended];
+        times->marks[i - times->num_ended] = kept;
+    }
+    times->num_marks -= times->num_ended;
+    times->num_ended = 0;
+}
+
 gs_status gs_device_times_read(gs_device_times *times, gs_device_phases *phases,
                                gs_timeline *timeline) {
     *phases = (gs_device_phases){0};
     if (!times) return gs_ok();
     // The device came to the end just now: that is how its times are found on the host's clock.
     gs_status status = read_marks(times, phases, gs_now_ns(), timeline);
-    times->num_marks = 0;
+    forget_ended(times);
     return gs_status_prefix(status, "device times");
 }

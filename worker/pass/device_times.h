@@ -28,7 +28,7 @@ typedef struct gs_device_phases {
 
 // The last mark of a step, before the wait for its results.
 void gs_device_times_mark_end(gs_device_times *times);
-// Right after that wait. Spans go into the timeline; the next step starts with what is marked from here on.
+// Right after that wait. Spans go into the timeline; the next step starts with what was marked behind the end.
 GS_NODISCARD gs_status gs_device_times_read(gs_device_times *times, gs_device_phases *phases,
                                             gs_timeline *timeline);
 

@@ -13,6 +13,13 @@ void gs_trainer_state_refresh(gs_trainer_state *state) {
         gs_mixed_precision_take_param(state->mixed, i);
 }
 
+gs_status gs_trainer_state_step(gs_trainer_state *state, void *const *grads, const uint8_t *used, float lr,
+                                float grad_scale) {
+    if (state->mixed)
+        return gs_mixed_precision_step(state->mixed, state->optimizer, grads, used, lr, grad_scale);
+    return gs_optimizer_step(state->optimizer, state->params, grads, used, lr, grad_scale);
+}
+
 // Of which kind of optimizer state tensor `index` is, and of which parameter; false: it is none.
 static bool find_kind(const gs_trainer_state *state, size_t index, int *kind, size_t *param) {
     size_t num_params = state->num_params;

@@ -147,6 +147,10 @@ static inline bool gs_trainer_state_is_apart(const gs_trainer_state *state) {
 // themselves.
 void gs_trainer_state_refresh(gs_trainer_state *state);
 
+// One update of the optimizer, of all that is here, in whatever precision: params, or their masters and what follows them.
+GS_NODISCARD gs_status gs_trainer_state_step(gs_trainer_state *state, void *const *grads, const uint8_t *used,
+                                             float lr, float grad_scale);
+
 // The optimizer's state lies elsewhere (gs_optimizer_state): after a step that its pieces have written beside.
 void gs_trainer_state_find(gs_trainer_state *state);
 

@@ -26,6 +26,7 @@ typedef struct gs_step_facts {
     int saving_ranks;            // whose part of the last checkpoint was still being written
     bool inputs_ended;  // with OUT_OF_RANGE: a rank has no data left and the job stops then
     bool diverged;      // with the error: parameters were not the same on all ranks
+    bool state_is_broken;  // with the error: an update was on its way, and nobody knows what became of it
     gs_step_phases phases;
     int plan_revision;       // that began with this step; 0: it was in use before
     double switch_seconds;   // that it took

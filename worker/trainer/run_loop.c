@@ -168,11 +168,14 @@ static gs_status run_step(gs_run_loop *loop) {
     begin_kernel_log(loop);
     gs_status status = gs_session_run_step(loop->session, &facts, &votes);
     loop->diverged = facts.diverged;
-    loop->state_is_broken = facts.diverged;
+    loop->state_is_broken = facts.diverged || facts.state_is_broken;
     loop->inputs_ended = facts.inputs_ended;
     if (facts.inputs_ended) return end_inputs(loop, &facts, status);
+    // What was updated already is behind this step, whatever has kept a rank that is alone from committing it.
+    bool applies = !status.code || (gs_session_has_updated(loop->session) && !loop->state_is_broken);
+    gs_status applied = applies ? gs_run_loop_apply(loop, &facts) : gs_ok();
     if (status.code) return status;
-    GS_TRY(gs_run_loop_apply(loop, &facts));
+    GS_TRY(applied);
     GS_TRY(gs_session_average(loop->session, &facts, saves_next(loop, &facts)));
     end_kernel_log(loop, &facts);
     log_switch(loop, &facts);

@@ -212,6 +212,7 @@ void gs_session_destroy(gs_session *session) {
     gs_frozen_params_destroy(session->frozen);
     gs_backward_update_destroy(session->update);
     session->update = NULL;
+    gs_update_ahead_destroy(session->ahead);
     gs_pass_runners_destroy(session->pass_runners);
     rest_hooks(session);
     gs_reducer_destroy(session->reducer);
@@ -358,6 +359,15 @@ static gs_backward_update_options update_options(const gs_session *session) {
                                         .adds_rows = session->embedding_rows};
 }
 
+static gs_update_ahead_options ahead_options(const gs_session *session) {
+    return (gs_update_ahead_options){.spec = session->spec,
+                                     .state = session->state,
+                                     .reducer = session->reducer,
+                                     .comm = session->comm,
+                                     .times = session->gpu.times,
+                                     .updates_in_backward = session->update != NULL};
+}
+
 static gs_status connect_sharding(gs_session *session, gs_deadline deadline) {
     const gs_backward_update_options update = update_options(session);
     return gs_sharding_connect(
@@ -388,6 +398,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
                                     session->comm, deadline));
     gs_backward_update_options update = update_options(session);
     GS_TRY(gs_backward_update_create(&session->update, &update));
+    const gs_update_ahead_options ahead = ahead_options(session);
+    GS_TRY(gs_update_ahead_create(&session->ahead, &ahead));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));
     GS_TRY(gs_save_team_meet(&session->save_team, session->comm, session->sees_no_checkpoints,

@@ -19,6 +19,7 @@
 #include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
 #include "worker/pass/pass_runners.h"
+#include "worker/pass/update_ahead.h"
 #include "worker/state/hook_choice.h"
 #include "worker/state/replica_average.h"
 #include "worker/state/sharding.h"
@@ -70,6 +71,7 @@ struct gs_session {
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
     gs_pass_runners *pass_runners;      // NULL: one replica
     gs_backward_update *update;         // NULL: the optimizer steps behind the commit
+    gs_update_ahead *ahead;             // NULL: updates wait for what the host makes of the norm
     gs_pass_device gpu;                 // empty on CPUs
     gs_pass_context passes;             // what they work with, of the above; since connect
     int64_t connect_begin_ns;
@@ -77,6 +79,7 @@ struct gs_session {
 
     bool active;  // this rank has data for the step in flight
     bool complete;
+    bool updated;  // parameters and optimizer are behind the step in flight already: apply does the rest
     uint64_t params_digest;    // of the step in flight
     bool is_digesting;         // it has begun, and reads the parameters
     gs_reduce_result reduced;  // of the step in flight; used while complete

@@ -137,15 +137,47 @@ static gs_status reduce_buckets(gs_session *session) {
                             gs_session_collective_deadline(session));
 }
 
+static double learning_rate(const gs_job_spec *spec, int64_t step) {
+    static const gs_lr_kind kinds[] = {GS_LR_CONSTANT, GS_LR_LINEAR, GS_LR_COSINE};
+    gs_lr_schedule schedule = {.kind = kinds[spec->optimizer.schedule.kind],
+                               .peak = spec->optimizer.lr,
+                               .warmup_steps = spec->optimizer.schedule.warmup_steps,
+                               .total_steps = spec->steps.target,
+                               .final_ratio = spec->optimizer.schedule.final_ratio};
+    return gs_lr_at(&schedule, step);
+}
+
+static gs_status reduce_on_gpu(gs_session *session) {
+    GS_TRY(reduce_buckets(session));
+    gs_device_times_mark_end(session->gpu.times);
+    return await_passes(session);
+}
+
+// The device is given the update, too, and goes on with it while the host waits for what was in front of it. What could
+// keep the step from being applied comes before.
+static gs_status reduce_and_update(gs_session *session, gs_step_facts *facts) {
+    gs_deadline deadline = gs_session_collective_deadline(session);
+    const double *squares;
+    GS_TRY(gs_embedding_rows_post(session->embedding_rows, deadline));
+    GS_TRY(gs_buffers_share(session->state->buffers, session->comm, deadline));
+    GS_TRY(gs_reducer_finish_buckets(session->reducer, &squares, deadline));
+    gs_device_times_mark_end(session->gpu.times);
+    float lr = (float)learning_rate(session->spec, session->state->position.step);
+    gs_status status = gs_update_ahead_launch(session->ahead, squares, lr);
+    if (!status.code) status = gs_reducer_finish(session->reducer, &session->reduced, deadline);
+    gs_status resolved = gs_update_ahead_resolve(session->ahead, &session->updated, deadline);
+    facts->state_is_broken = resolved.code || (status.code && session->updated);
+    return status.code ? status : resolved;
+}
+
 // A GPU has all of the step by now. While it works the host digests, then it waits: for the buckets and for
 // what stuck to the stream. Times are the device's; the update's are those of the step before.
 static gs_status finish_on_gpu(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     const gs_pass_device *gpu = &session->gpu;
     gs_device_phases phases;
     gs_session_end_digest(session);
-    GS_TRY(reduce_buckets(session));
-    gs_device_times_mark_end(gpu->times);
-    GS_TRY(await_passes(session));
+    GS_TRY(session->active && gs_update_ahead_may(session->ahead) ? reduce_and_update(session, facts)
+                                                                  : reduce_on_gpu(session));
     GS_TRY(gs_device_times_read(gpu->times, &phases, session->progress->timeline));
     sums->loss = session->passes.losses_per_pass * *gpu->loss_sum;
     const gs_reduce_stats *stats = gs_reducer_stats(session->reducer);
@@ -242,16 +274,6 @@ static void observe_order(gs_session *session) {
     gs_order_reporter_add(&session->order, session->state->position.step, order, num_ready);
 }
 
-static double learning_rate(const gs_job_spec *spec, int64_t step) {
-    static const gs_lr_kind kinds[] = {GS_LR_CONSTANT, GS_LR_LINEAR, GS_LR_COSINE};
-    gs_lr_schedule schedule = {.kind = kinds[spec->optimizer.schedule.kind],
-                               .peak = spec->optimizer.lr,
-                               .warmup_steps = spec->optimizer.schedule.warmup_steps,
-                               .total_steps = spec->steps.target,
-                               .final_ratio = spec->optimizer.schedule.final_ratio};
-    return gs_lr_at(&schedule, step);
-}
-
 // Parameters may change from here on, and their digest is of what they were: it ends before the first of them does.
 // Before the first bucket: those of a rank without data are on their way when the step is open.
 static void begin_update(gs_session *session) {
@@ -268,7 +290,7 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     gs_step_sums sums = {0};
     *facts = (gs_step_facts){.step = state->position.step,
                              .positions = gs_data_loader_positions(session->train)};
-    session->complete = false;
+    session->complete = session->updated = false;
     GS_FAILPOINT("step.begin");
     GS_TRY(share_link(session, facts->step));
     GS_TRY(switch_plan(session, facts));
@@ -300,6 +322,10 @@ bool gs_session_complete(const gs_session *session) {
     return session->complete && gs_trainer_state_is_whole(session->state);
 }
 
+bool gs_session_has_updated(const gs_session *session) {
+    return session->updated;
+}
+
 void gs_session_discard(gs_session *session) {
     gs_backward_update_undo(session->update);
 }
@@ -313,20 +339,21 @@ static gs_status step_optimizer(gs_session *session, const gs_step_facts *facts)
         gs_grad_scaler_inverse(&state->position.loss_scale);
     if (state->is_sharded)
         return gs_sharding_step(&session->sharding, reduced->used, (float)facts->lr, factor);
-    void *const *grads = gs_reducer_grads(session->reducer);
-    return state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
-                                                  reduced->used, (float)facts->lr, factor)
-                        : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,
-                                            (float)facts->lr, factor);
+    return gs_trainer_state_step(state, gs_reducer_grads(session->reducer), reduced->used, (float)facts->lr,
+                                 factor);
 }
 
 static gs_status update_params(gs_session *session, gs_step_facts *facts) {
     gs_trainer_state *state = session->state;
-    gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
-    gs_buffers_adopt(state->buffers);
-    GS_TRY(step_optimizer(session, facts));
-    GS_TRY(gs_sharding_send(&session->sharding, facts->step));
-    gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
+    if (session->updated) {
+        gs_buffers_adopt(state->buffers);
+    } else {
+        gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
+        gs_buffers_adopt(state->buffers);
+        GS_TRY(step_optimizer(session, facts));
+        GS_TRY(gs_sharding_send(&session->sharding, facts->step));
+        gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
+    }
     // On a GPU the next step's work follows. A launch that failed is known by now; a GPU that fails later is
     // lost, and its state with it.
     gs_stream *stream = gs_device_stream(state->device);
@@ -347,6 +374,7 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     session->complete = false;
     if (!session->reduced.nonfinite) {
         GS_TRY(update_params(session, facts));
+        session->updated = false;
         position->skipped_in_a_row = 0;
         note_apart(session);
     } else {

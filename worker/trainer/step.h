@@ -3,7 +3,8 @@
 // run_step leaves parameters, optimizer, buffers and position untouched whatever happens: it
 // computes and reduces gradients, writes buffers beside, and lets all ranks commit. apply then does
 // the update, from reduced buckets alone. After an abort apply still works when the step is
-// complete here (rule F2).
+// complete here (rule F2). A rank that is alone may have its parameters updated before it has asked itself
+// (update_ahead.h): such a step is applied whatever else becomes of it.
 #ifndef WORKER_TRAINER_STEP_H
 #define WORKER_TRAINER_STEP_H
 
@@ -25,6 +26,8 @@ GS_NODISCARD gs_status gs_session_run_step(gs_session *session, gs_step_facts *f
                                            const gs_step_votes *votes);
 // The digest of the step's first parameters is taken, if it was not: before any of them changes.
 void gs_session_end_digest(gs_session *session);
+// The step in flight has changed parameters and optimizer: apply comes next, also after an error.
+bool gs_session_has_updated(const gs_session *session);
 // The step in flight is reduced to the last bucket and not applied yet.
 bool gs_session_complete(const gs_session *session);
 // Takes back what the step in flight has updated so far (optimizer.in_backward), when it is not to be applied:
