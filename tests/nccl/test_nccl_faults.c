@@ -613,7 +613,22 @@ static void the_arena_is_registered_alike_on_all_ranks(void **state) {
     expect_registration("windows", "arena registered");
     assert_int_equal(setenv("GRADSYNC_NCCL_REGISTRATION", "0", 1), 0);
     expect_registration("windows", "arena not registered");
+    assert_int_equal(setenv("GRADSYNC_NCCL_WINDOWS", "all", 1), 0);
+    expect_registration("windows", "arena in a window, staging in a window");
     assert_int_equal(unsetenv("GRADSYNC_NCCL_WINDOWS") | unsetenv("GRADSYNC_NCCL_REGISTRATION"), 0);
+}
+
+// Staging and tree memory as the arena, before the first collective; a rank whose library gives it none keeps them plain on
+// all.
+static void staging_is_registered_alike_on_all_ranks(void **state) {
+    (void)state;
+    skip_without_stand_in();
+    assert_int_equal(setenv("GRADSYNC_NCCL_WINDOWS", "all", 1), 0);
+    expect_registration("windows", "arena in a window, staging in a window");
+    expect_registration("windows,no-windows#1", "arena registered, staging registered");
+    expect_registration("windows,fail.ncclMemAlloc#1@2=1", "arena in a window, staging registered");
+    assert_int_equal(unsetenv("GRADSYNC_NCCL_WINDOWS"), 0);
+    expect_registration("windows", "arena in a window");
 }
 
 // In the arena too, whose numbers stay; with rank 0's word on the blocks of kernels.
@@ -668,6 +683,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_abort_that_takes_long_is_said),
         cmocka_unit_test(a_clean_end_that_never_returns_ends_the_process),
         cmocka_unit_test(the_arena_is_registered_alike_on_all_ranks),
+        cmocka_unit_test(staging_is_registered_alike_on_all_ranks),
         cmocka_unit_test(a_warm_arena_keeps_what_lies_in_it),
         cmocka_unit_test(after_200_failed_attempts_a_new_process_is_asked_for),
     };

@@ -23,6 +23,7 @@ typedef struct peer_info {
     gs_nccl_id id;  // rank 0's, of this communicator: a secret
     int32_t version;
     int32_t has_windows, has_registration;  // of memory of the library that lies in an arena
+    int32_t registers_own, owns_windows;    // staging and tree memory too; which is the library's
     int32_t num_multiprocessors;
     int32_t warms_arena;                    // rank 0's counts
     int32_t least_ctas, most_ctas;          // GRADSYNC_NCCL_MIN_CTAS, _MAX_CTAS; rank 0's count
@@ -96,6 +97,9 @@ static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
         gs_nccl_has_registration(nccl->library) && is_wanted("GRADSYNC_NCCL_REGISTRATION");
     mine->has_windows = gs_nccl_has_windows(nccl->library) && is_wanted("GRADSYNC_NCCL_WINDOWS") &&
                         nccl->arena && gs_arena_is_from(nccl->arena, &gs_nccl_memory);
+    mine->registers_own = gs_nccl_registers_own();
+    mine->owns_windows = gs_nccl_has_windows(nccl->library);
+    for (int i = 0; i < nccl->num_lanes; i++) mine->owns_windows &= nccl->lanes[i].own_ctx != NULL;
     if (nccl->arena && gs_arena_fd(nccl->arena) < 0)
         mine->arena_bytes = gs_arena_bytes(nccl->arena);
     snprintf(mine->uuid, sizeof mine->uuid, "%s", facts.uuid);
@@ -132,6 +136,16 @@ static bool all_may(const peer_info *all, int world_size, bool windows) {
             return false;
     }
     return true;
+}
+
+// Staging and tree memory: as large on all ranks that there are several of.
+static gs_nccl_manner own_manner(const peer_info *all, int world_size) {
+    gs_nccl_manner manner = {.windows = true, .registers = true, .how = "not registered"};
+    for (int i = 0; i < world_size; i++) {
+        manner.windows &= all[i].registers_own && all[i].owns_windows;
+        manner.registers &= all[i].registers_own && all[i].has_registration;
+    }
+    return manner;
 }
 
 // Kernels of all lanes have to fit on the device together, and those of a group (gs_comm_split) beside those of the
@@ -220,57 +234,32 @@ static gs_status warm_up(gs_nccl_lane *lane, gs_deadline deadline) {
     return add_and_check(lane, largest, deadline);
 }
 
-static gs_status open_lanes(gs_nccl_comm *nccl, gs_nccl_ctas ctas, gs_deadline deadline) {
-    GS_TRY(warm_up(&nccl->lanes[0], deadline));
-    for (int i = 1; i < nccl->num_lanes; i++) {
-        gs_nccl_lane *lane = &nccl->lanes[i];
-        gs_status status = split_off(&nccl->lanes[0], lane, ctas, deadline);
-        if (!status.code) status = warm_up(lane, deadline);
-        GS_TRY(gs_status_prefix(status, "lane %d", i));
-    }
+static gs_status split_lanes(gs_nccl_comm *nccl, gs_nccl_ctas ctas, gs_deadline deadline) {
+    for (int i = 1; i < nccl->num_lanes; i++)
+        GS_TRY(gs_status_prefix(split_off(&nccl->lanes[0], &nccl->lanes[i], ctas, deadline), "lane %d", i));
     return gs_ok();
 }
 
-// All ranks have a window on their arena, or none keeps one: calls must not mix.
-static gs_status open_window(gs_nccl_lane *lane, gs_stages *stages, bool *opened,
-                             gs_deadline deadline) {
-    const gs_nccl_comm *nccl = lane->comm;
-    gs_status mine =
-        gs_nccl_register_window(nccl->library, lane->handle, gs_arena_data(nccl->arena),
-                                gs_arena_bytes(nccl->arena), &lane->window);
-    if (!mine.code) mine = gs_nccl_settle(lane, "ncclCommWindowRegister", deadline);
-    uint8_t have = !mine.code && lane->window != NULL;
-    uint8_t *all = calloc((size_t)nccl->world_size, 1);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
-    gs_status status = gs_stages_meet(stages, "NCCL window", gs_ok(), all, &have, 1);
-    *opened = true;
-    for (int i = 0; i < nccl->world_size; i++) *opened &= all[i] != 0;
-    free(all);
-    if (status.code || *opened) return status;
-    if (mine.code == GS_DEADLINE_EXCEEDED) return mine;
-    if (!lane->window) return gs_ok();
-    mine = gs_nccl_deregister_window(nccl->library, lane->handle, lane->window);
-    lane->window = NULL;
-    if (!mine.code) mine = gs_nccl_settle(lane, "ncclCommWindowDeregister", deadline);
-    return mine;
+static gs_status warm_lanes(gs_nccl_comm *nccl, gs_deadline deadline) {
+    GS_TRY(warm_up(&nccl->lanes[0], deadline));
+    for (int i = 1; i < nccl->num_lanes; i++)
+        GS_TRY(gs_status_prefix(warm_up(&nccl->lanes[i], deadline), "lane %d", i));
+    return gs_ok();
 }
 
 static gs_status register_arena(gs_nccl_lane *lane, gs_stages *stages, const peer_info *peers,
                                 const char **how, gs_deadline deadline) {
     const gs_nccl_comm *nccl = lane->comm;
-    bool opened = false;
-    *how = "not registered";
-    if (all_may(peers, nccl->world_size, true))
-        GS_TRY(gs_status_prefix(open_window(lane, stages, &opened, deadline),
-                                "arena (GRADSYNC_NCCL_WINDOWS=0 leaves windows out)"));
-    // The library does not say whether it keeps to the symmetry that it was asked for.
-    if (opened) *how = "in a window";
-    if (opened || !all_may(peers, nccl->world_size, false)) return gs_ok();
-    gs_status status = gs_nccl_register(nccl->library, lane->handle, gs_arena_data(nccl->arena),
-                                        gs_arena_bytes(nccl->arena), &lane->registration);
-    if (!status.code) status = gs_nccl_settle(lane, "ncclCommRegister", deadline);
-    if (!status.code) *how = "registered";
-    return gs_status_prefix(status, "arena (GRADSYNC_NCCL_REGISTRATION=0 leaves it unregistered)");
+    gs_nccl_manner manner = {.windows = all_may(peers, nccl->world_size, true),
+                             .registers = all_may(peers, nccl->world_size, false)};
+    lane->arena.name = "arena";
+    if (nccl->arena) {
+        lane->arena.memory = gs_arena_data(nccl->arena);
+        lane->arena.bytes = gs_arena_bytes(nccl->arena);
+    }
+    gs_status status = gs_nccl_register_region(lane, &lane->arena, stages, &manner, deadline);
+    *how = manner.how;
+    return status;
 }
 
 // The same in the arena, whose paths are others: at its head, which is put back behind it. What a survivor still has
@@ -280,7 +269,7 @@ static gs_status warm_arena(gs_nccl_lane *lane, const peer_info *peers, gs_deadl
     const gs_kernels *kernels = gs_device_kernels(nccl->device);
     gs_nccl_target target = gs_nccl_target_of(lane);
     size_t bytes = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
-    if (!peers[0].warms_arena || (!lane->window && !lane->registration)) return gs_ok();
+    if (!peers[0].warms_arena || (!lane->arena.window && !lane->arena.registration)) return gs_ok();
     for (int i = 0; i < nccl->world_size; i++)
         if (peers[i].arena_bytes < bytes) bytes = (size_t)peers[i].arena_bytes;
     void *head = gs_arena_data(nccl->arena);
@@ -302,17 +291,38 @@ static void abandon(gs_nccl_comm *nccl, gs_status why) {
     gs_nccl_leave(nccl);
 }
 
+// How the arena is registered, and staging with the tree's memory; "" where nobody asked for that.
+typedef struct registered {
+    const char *arena, *own;
+} registered;
+
+// Before the first collective, which warms what comes of it.
+static gs_status register_own(gs_nccl_comm *nccl, gs_stages *stages, gs_nccl_manner *manner,
+                              gs_deadline deadline) {
+    for (int i = 0; i < nccl->num_lanes; i++)
+        GS_TRY(gs_nccl_register_region(&nccl->lanes[i], &nccl->lanes[i].own, stages, manner, deadline));
+    return gs_ok();
+}
+
 static gs_status bring_up(gs_nccl_comm *nccl, gs_stages *stages, const peer_info *peers,
-                          const char **how, gs_deadline deadline) {
+                          registered *how, gs_deadline deadline) {
     gs_nccl_library_log(nccl->library);
     const gs_nccl_ctas ctas = ctas_of(nccl, peers);
     gs_status connected = connect_ranks(nccl, &peers[0].id, ctas, deadline);
     GS_TRY(gs_stages_meet(stages, "NCCL communicator", connected, NULL, NULL, 0));
-    gs_status opened = open_lanes(nccl, ctas, deadline);
+    gs_status opened = split_lanes(nccl, ctas, deadline);
+    gs_nccl_manner own = own_manner(peers, nccl->world_size);
+    if (own.windows || own.registers) {
+        if (opened.code) abandon(nccl, opened);
+        GS_TRY(gs_stages_meet(stages, "NCCL lanes", opened, NULL, NULL, 0));
+        GS_TRY(register_own(nccl, stages, &own, deadline));
+    }
+    if (peers[0].registers_own) how->own = own.how;
+    if (!opened.code) opened = warm_lanes(nccl, deadline);
     if (opened.code) abandon(nccl, opened);
     GS_TRY(gs_stages_meet(stages, "NCCL", opened, NULL, NULL, 0));
     for (int i = 0; i < nccl->num_lanes; i++)
-        GS_TRY(register_arena(&nccl->lanes[i], stages, peers, how, deadline));
+        GS_TRY(register_arena(&nccl->lanes[i], stages, peers, &how->arena, deadline));
     gs_status warmed = gs_ok();
     for (int i = 0; i < nccl->num_lanes && !warmed.code; i++)
         warmed = warm_arena(&nccl->lanes[i], peers, deadline);
@@ -334,7 +344,7 @@ gs_status gs_nccl_open(gs_nccl_comm *nccl, gs_stages *stages, char *reason, size
     gs_status status = gs_stages_meet(stages, "NCCL", able, peers, &mine, sizeof mine);
     if (!status.code)
         status = gs_stages_conclude(stages, compare_peers(peers, nccl->world_size));
-    const char *how = "";
+    registered how = {.arena = "", .own = ""};
     if (!status.code) status = bring_up(nccl, stages, peers, &how, deadline);
     if (status.code && !able.code) atomic_fetch_add(&num_failed_attempts, 1);
     int version = peers[0].version;
@@ -344,7 +354,8 @@ gs_status gs_nccl_open(gs_nccl_comm *nccl, gs_stages *stages, char *reason, size
     if (status.code)
         snprintf(reason, reason_bytes, "%s", status.message);
     else
-        snprintf(reason, reason_bytes, "all %d ranks have a GPU; NCCL %d.%d.%d, arena %s",
-                 nccl->world_size, version / 10000, version / 100 % 100, version % 100, how);
+        snprintf(reason, reason_bytes, "all %d ranks have a GPU; NCCL %d.%d.%d, arena %s%s%s",
+                 nccl->world_size, version / 10000, version / 100 % 100, version % 100, how.arena,
+                 *how.own ? ", staging " : "", how.own);
     return status;
 }

@@ -1,24 +1,52 @@
 // Host memory on its way through the device: pinned memory and device memory of the same layout, in slots
 // that are taken and given back in order.
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/memory.h"
+#include "gradsync/comm/nccl/memory.h"
 #include "gradsync/comm/nccl/state.h"
 
 #define HALF_BYTES (GS_NCCL_SLOT_BYTES / 2)
 #define BARRIER_BYTES 64
+#define TREE_ALIGNMENT ((size_t)4096)
+
+bool gs_nccl_registers_own(void) {
+    const char *windows = getenv("GRADSYNC_NCCL_WINDOWS");
+    return windows && strcmp(windows, "all") == 0;
+}
+
+// The library's where it is to be registered and the library gives some: else it is the device's, and says so to the
+// other ranks.
+static gs_status alloc_own(gs_nccl_lane *lane) {
+    gs_nccl_region *own = &lane->own;
+    gs_device *device = lane->comm->device;
+    if (gs_nccl_registers_own() &&
+        !gs_nccl_memory.alloc(&own->memory, &lane->own_ctx, device, own->bytes).code)
+        return gs_ok();
+    own->memory = lane->own_ctx = NULL;
+    return gs_device_alloc(device, &own->memory, own->bytes);
+}
 
 gs_status gs_nccl_make_staging(gs_nccl_lane *lane) {
-    size_t bytes = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
-    GS_TRY(gs_device_alloc_pinned(lane->comm->device, (void **)&lane->pinned, bytes));
-    GS_TRY(gs_device_alloc(lane->comm->device, (void **)&lane->staging, bytes + BARRIER_BYTES));
-    if (lane->comm->world_size == 1) return gs_ok();
-    return gs_device_alloc(lane->comm->device, &lane->tree_memory, GS_NCCL_TREE_BYTES);
+    size_t slots_bytes = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
+    bool has_tree = lane->comm->world_size > 1;
+    size_t tree_at = gs_round_up(slots_bytes + BARRIER_BYTES, TREE_ALIGNMENT);
+    GS_TRY(gs_device_alloc_pinned(lane->comm->device, (void **)&lane->pinned, slots_bytes));
+    lane->own = (gs_nccl_region){.name = "staging", .bytes = tree_at + (has_tree ? GS_NCCL_TREE_BYTES : 0)};
+    GS_TRY(alloc_own(lane));
+    lane->staging = lane->own.memory;
+    lane->tree_memory = has_tree ? lane->staging + tree_at : NULL;
+    return gs_ok();
 }
 
 void gs_nccl_free_staging(gs_nccl_lane *lane) {
-    if (lane->tree_memory) gs_device_free(lane->comm->device, lane->tree_memory);
-    if (lane->staging) gs_device_free(lane->comm->device, lane->staging);
-    gs_device_free_pinned(lane->comm->device, lane->pinned);
+    gs_device *device = lane->comm->device;
+    if (lane->own_ctx)
+        gs_nccl_memory.free(lane->own.memory, lane->own_ctx, device, lane->own.bytes);
+    else if (lane->own.memory)
+        gs_device_free(device, lane->own.memory);
+    gs_device_free_pinned(device, lane->pinned);
 }
 
 static bool is_host(const gs_nccl_comm *nccl, const void *memory) {

@@ -47,15 +47,25 @@ typedef struct gs_nccl_launch {
 
 typedef struct gs_nccl_comm gs_nccl_comm;
 
+// Memory that a lane's collectives read and write, as the library knows it.
+typedef struct gs_nccl_region {
+    const char *name;  // for people
+    void *memory;
+    size_t bytes;
+    void *window, *registration;  // at most one
+} gs_nccl_region;
+
 typedef struct gs_nccl_lane {
     gs_nccl_comm *comm;
     gs_nccl_handle *handle;  // NULL: none yet, or no more
-    void *window, *registration;  // of the arena; at most one
+    gs_nccl_region arena;
+    gs_nccl_region own;  // owned: staging and tree memory
+    void *own_ctx;       // the allocator's, when it is the library's memory; NULL: the device's
     gs_stream *stream;
 
-    unsigned char *pinned, *staging;  // NUM_SLOTS slots each; staging has 64 bytes more, for barriers
+    unsigned char *pinned, *staging;  // NUM_SLOTS slots each; staging has 64 bytes more, for barriers; of `own`
     uint64_t slots_taken, slots_given_back;
-    void *tree_memory;  // TREE_BYTES, where there are other ranks
+    void *tree_memory;  // TREE_BYTES of `own`, where there are other ranks
 
     uint64_t posted, launched;  // sequences; launched: all pieces
     gs_nccl_work works[GS_NCCL_MAX_POSTED];
@@ -102,6 +112,15 @@ static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_lane *lane) {
 GS_NODISCARD gs_status gs_nccl_open(gs_nccl_comm *nccl, gs_stages *stages, char *reason,
                                     size_t reason_bytes, gs_deadline deadline);
 
+// register.c
+typedef struct gs_nccl_manner {
+    bool windows, registers;  // what all ranks may
+    const char *how;          // out: what became of it
+} gs_nccl_manner;
+// Of all ranks together, with the same manner.
+GS_NODISCARD gs_status gs_nccl_register_region(gs_nccl_lane *lane, gs_nccl_region *region, gs_stages *stages,
+                                               gs_nccl_manner *manner, gs_deadline deadline);
+
 static inline uint64_t gs_nccl_finished(const gs_nccl_lane *lane) {
     return atomic_load_explicit(&lane->finished, memory_order_acquire);
 }
@@ -113,6 +132,8 @@ GS_NODISCARD gs_status gs_nccl_advance(gs_nccl_comm *nccl, gs_nccl_lane **at);
 GS_NODISCARD gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline);
 
 // stage.c
+// Whether GRADSYNC_NCCL_WINDOWS is "all": staging and tree memory are the library's, and registered as the arena is.
+bool gs_nccl_registers_own(void);
 GS_NODISCARD gs_status gs_nccl_make_staging(gs_nccl_lane *lane);
 void gs_nccl_free_staging(gs_nccl_lane *lane);
 // Whether no device memory takes part on this rank.
@@ -137,6 +158,8 @@ GS_NODISCARD gs_status gs_nccl_wait(gs_nccl_comm *nccl, gs_nccl_lane *lane, uint
 GS_NODISCARD gs_status gs_nccl_progress(gs_nccl_comm *nccl);
 // Until the library's last call in the lane has settled.
 GS_NODISCARD gs_status gs_nccl_settle(const gs_nccl_lane *lane, const char *call, gs_deadline deadline);
+// What became of register.c's work, undone.
+GS_NODISCARD gs_status gs_nccl_deregister_region(gs_nccl_lane *lane, gs_nccl_region *region, gs_deadline deadline);
 // The first failure wins; any thread.
 void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status, const gs_comm_failure *cause);
 // Of the lane's oldest collective that is not finished, what an error of the library or the device is. The library does

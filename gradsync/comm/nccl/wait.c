@@ -325,14 +325,19 @@ static void drain_stream(gs_nccl_comm *nccl, gs_stream *stream, gs_deadline dead
     }
 }
 
-static gs_status finalize_lane(gs_nccl_lane *lane, gs_deadline deadline) {
-    if (lane->window) {
-        GS_TRY(gs_nccl_deregister_window(lane->comm->library, lane->handle, lane->window));
+gs_status gs_nccl_deregister_region(gs_nccl_lane *lane, gs_nccl_region *region, gs_deadline deadline) {
+    void *window = region->window, *registration = region->registration;
+    region->window = region->registration = NULL;
+    if (window) {
+        GS_TRY(gs_nccl_deregister_window(lane->comm->library, lane->handle, window));
         GS_TRY(gs_nccl_settle(lane, "ncclCommWindowDeregister", deadline));
     }
-    if (lane->registration)
-        GS_TRY(gs_nccl_deregister(lane->comm->library, lane->handle, lane->registration));
-    lane->window = lane->registration = NULL;
+    return registration ? gs_nccl_deregister(lane->comm->library, lane->handle, registration) : gs_ok();
+}
+
+static gs_status finalize_lane(gs_nccl_lane *lane, gs_deadline deadline) {
+    GS_TRY(gs_nccl_deregister_region(lane, &lane->arena, deadline));
+    GS_TRY(gs_nccl_deregister_region(lane, &lane->own, deadline));
     GS_TRY(gs_nccl_finalize(lane->comm->library, lane->handle));
     return gs_nccl_settle(lane, "ncclCommFinalize", deadline);
 }
@@ -359,7 +364,8 @@ void gs_nccl_leave(gs_nccl_comm *nccl) {
     for (int i = 0; i < nccl->num_lanes; i++) {
         gs_nccl_lane *lane = &nccl->lanes[i];
         lane->handle = NULL;
-        lane->window = lane->registration = NULL;
+        lane->arena.window = lane->arena.registration = NULL;
+        lane->own.window = lane->own.registration = NULL;
         if (!nccl->is_leaked) drain_stream(nccl, lane->stream, deadline);
     }
 }
