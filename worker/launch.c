@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/boot_clock.h"
 #include "core/clock.h"
 
 #define PAGE_BYTES 4096
@@ -98,7 +99,7 @@ gs_status gs_launch_write(int *fd, gs_launch_page **page, const gs_json *documen
         return status;
     }
     atomic_store(&(*page)->rank, (int)gs_json_int_or(document, "rank_hint", 0));
-    atomic_store(&(*page)->pulse_ns, gs_now_ns());
+    atomic_store(&(*page)->pulse_ns, gs_boot_ns());
     if (key) gs_launch_page_put_key(*page, key);
     return gs_ok();
 }

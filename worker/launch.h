@@ -39,7 +39,7 @@ typedef struct gs_launch_page {
     atomic_int world_size;  // of that generation; 0 before
     _Atomic int64_t applied_step;
     atomic_int state;  // gs_member_state
-    _Atomic int64_t pulse_ns;  // when the agent knew last that no others have taken the trainer's place; the host's monotonic clock
+    _Atomic int64_t pulse_ns;  // when the agent knew last that no others have taken the trainer's place; by gs_boot_ns
     atomic_bool is_guarded;    // it holds a key or secrets, and no other process of its user may look into it
     // Its key for the control port, also one that takes another's place; odd while it is written, 0: there is none.
     atomic_uint key_turn;

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/boot_clock.h"
 #include "core/clock.h"
 #include "core/config.h"
 #include "core/log.h"
@@ -233,7 +234,8 @@ static gs_status open_agent(gs_host_agent *agent) {
     for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->reports, &agent->confinement);
     agent->retry_ns = GS_FIRST_RETRY_NS;
     agent->heartbeat_ns = 100 * GS_NS_PER_MS;
-    agent->heard_ns = agent->turned_ns = gs_now_ns();
+    agent->heard_ns = gs_now_ns();
+    agent->turned_ns = gs_boot_ns();
     return gs_ok();
 }
 
@@ -266,14 +268,14 @@ static void pass_key_on(gs_host_agent *agent, int64_t now_ns) {
 
 // The time is read before anything that is looked at: who is suspended amid a turn gives its trainers no newer pulse.
 static void turn(gs_host_agent *agent, struct pollfd *fds) {
-    int64_t now_ns = gs_now_ns();
+    int64_t now_ns = gs_boot_ns();
     if (now_ns - agent->turned_ns >= GS_STOOD_NS) gs_coordinator_line_ask_again(agent, now_ns);
     agent->turned_ns = now_ns;
     gs_coordinator_line_say_hello(agent);
     gs_coordinator_line_read(agent);
     gs_coordinator_line_beat(agent);
     gs_coordinator_line_watch(agent);
-    pass_key_on(agent, now_ns);
+    pass_key_on(agent, gs_now_ns());
     wait_for_events(agent, fds);
     look_out_for_all(agent, now_ns);
     for (int i = 0; i < agent->num_slots; i++) gs_slot_tick(&agent->slots[i]);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/boot_clock.h"
 #include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
@@ -127,7 +128,7 @@ static void look(place *at) {
     const gs_fence mine = {at->cluster, at->generation};
     gs_lookout_sight *sight = &at->sight;
     GS_FAILPOINT_VOID("lookout.look");
-    int64_t begun_ns = gs_now_ns();
+    int64_t begun_ns = gs_boot_ns();
     bool stands = false;
     gs_status status = gs_fence_check(at->directory, &mine);
     sight->is_over = status.code == GS_FAILED_PRECONDITION;

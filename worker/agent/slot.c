@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/boot_clock.h"
 #include "core/clock.h"
 #include "worker/exit_code.h"
 
@@ -176,13 +177,13 @@ gs_status gs_slot_start(gs_slot *slot, const gs_json *document, const gs_key_fil
 void gs_slot_hold(gs_slot *slot, bool holds) {
     if (!gs_slot_busy(slot) || slot->is_held == holds || (holds && slot->kill_at_ns)) return;
     slot->is_held = holds;
-    slot->held_ns = gs_now_ns();
+    slot->held_ns = gs_boot_ns();
     kill(-slot->pid, holds ? SIGSTOP : SIGCONT);
 }
 
 bool gs_slot_held_longer(const gs_slot *slot, double limit_seconds, double margin_seconds) {
     if (!gs_slot_busy(slot) || !slot->is_held || limit_seconds <= 0) return false;
-    return gs_seconds_since(slot->held_ns) >= limit_seconds + margin_seconds;
+    return gs_seconds_since_boot_ns(slot->held_ns) >= limit_seconds + margin_seconds;
 }
 
 void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds) {

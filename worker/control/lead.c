@@ -1,5 +1,6 @@
 #include "worker/control/lead.h"
 
+#include "core/boot_clock.h"
 #include "core/clock.h"
 #include "core/log.h"
 
@@ -7,7 +8,7 @@
 
 void gs_lead_begin(gs_lead *lead, const gs_launch_page *page, double limit_seconds) {
     lead->page = page;
-    atomic_store(&lead->answered_ns, gs_now_ns());
+    atomic_store(&lead->answered_ns, gs_boot_ns());
     atomic_store(&lead->limit_seconds, limit_seconds);
 }
 
@@ -16,21 +17,21 @@ int64_t gs_lead_lost_since(const gs_lead *lead) {
     if (!lead->page) return 0;
     int64_t pulse_ns = atomic_load(&lead->page->pulse_ns), answered_ns = atomic_load(&lead->answered_ns);
     int64_t led_ns = pulse_ns > answered_ns ? pulse_ns : answered_ns;
-    return gs_now_ns() - led_ns >= GS_LIFE_UNSEEN_NS ? led_ns : 0;
+    return gs_boot_ns() - led_ns >= GS_LIFE_UNSEEN_NS ? led_ns : 0;
 }
 
 gs_status gs_lead_await(const gs_lead *lead, gs_mailbox *mailbox) {
-    int64_t lost_ns = gs_lead_lost_since(lead), begin_ns = gs_now_ns();
+    int64_t lost_ns = gs_lead_lost_since(lead), begin_ns = gs_boot_ns();
     if (!lost_ns) return gs_ok();
-    gs_log_warn("this rank stands still: neither its agent nor a coordinator is there", "seconds=%.1f", gs_seconds_since(lost_ns));
+    gs_log_warn("this rank stands still: neither its agent nor a coordinator is there", "seconds=%.1f", gs_seconds_since_boot_ns(lost_ns));
     do {
-        double limit = atomic_load(&lead->limit_seconds), seconds = gs_seconds_since(lost_ns);
+        double limit = atomic_load(&lead->limit_seconds), seconds = gs_seconds_since_boot_ns(lost_ns);
         GS_TRY(gs_mailbox_check(mailbox));
         if (limit > 0 && seconds >= limit + GS_STAND_MARGIN_SECONDS)
             return gs_error(GS_UNAVAILABLE, "neither the agent nor a coordinator was there for %.0f s", seconds);
         gs_sleep_ns(TURN_NS);
         lost_ns = gs_lead_lost_since(lead);
     } while (lost_ns);
-    gs_log_warn("this rank goes on", "stood_seconds=%.1f", gs_seconds_since(begin_ns));
+    gs_log_warn("this rank goes on", "stood_seconds=%.1f", gs_seconds_since_boot_ns(begin_ns));
     return gs_ok();
 }

@@ -4,7 +4,7 @@
 // its trainers look at when it has known last, and stand still between two steps, and before they commit one.
 //
 // A process that stood still is asleep with what it has heard: times are taken before what they are of, so that one that
-// wakes up finds them old.
+// wakes up finds them old: a process that was stopped alone, and a host that was suspended as a whole (core/boot_clock.h).
 #ifndef WORKER_CONTROL_LEAD_H
 #define WORKER_CONTROL_LEAD_H
 

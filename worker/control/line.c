@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/boot_clock.h"
 #include "core/log.h"
 #include "core/thread.h"
 #include "rpc/schema/messages.h"
@@ -266,7 +267,7 @@ static void watch_absence(gs_line *line, int64_t now_ns) {
     bool answers = atomic_load(&line->welcomed) || atomic_load(&line->unknown);
     if (answers && gs_rpc_client_connected(line->client)) atomic_store(&lead->answered_ns, now_ns);
     double limit = atomic_load(&lead->limit_seconds);
-    bool orphaned = limit > 0 && gs_seconds_since(atomic_load(&lead->answered_ns)) >= limit;
+    bool orphaned = limit > 0 && gs_seconds_since_boot_ns(atomic_load(&lead->answered_ns)) >= limit;
     atomic_store(&line->control->mailbox.orphaned, orphaned);
 }
 
@@ -275,7 +276,7 @@ static void watch_absence(gs_line *line, int64_t now_ns) {
 static void ask_again(gs_line *line) {
     gs_rpc_stream *old = line->stream;
     if (!old && !atomic_load(&line->unknown)) return;
-    gs_log_info("this process stood still: the coordinator is asked again", "seconds=%.1f", gs_seconds_since(line->turned_ns));
+    gs_log_info("this process stood still: the coordinator is asked again", "seconds=%.1f", gs_seconds_since_boot_ns(line->turned_ns));
     atomic_store(&line->welcomed, false);
     atomic_store(&line->unknown, false);
     gs_outbox_hold(line->outbox, true);
@@ -287,9 +288,9 @@ static void ask_again(gs_line *line) {
 
 static void run(void *ctx, const atomic_bool *stopping) {
     gs_line *line = ctx;
-    line->turned_ns = gs_now_ns();
+    line->turned_ns = gs_boot_ns();
     while (!atomic_load(stopping)) {
-        int64_t now_ns = gs_now_ns();
+        int64_t now_ns = gs_boot_ns();
         if (now_ns - line->turned_ns >= GS_STOOD_NS) ask_again(line);
         line->turned_ns = now_ns;
         say_hello(line);

@@ -10,8 +10,10 @@
 
 #include <cmocka.h>
 
+#include "core/boot_clock.h"
 #include "core/clock.h"
 #include "tests/support/asserts.h"
+#include "tests/support/slept_host.h"
 
 typedef struct fixture {
     gs_launch_page page;
@@ -37,8 +39,8 @@ static int tear_down(void **state) {
 
 // The last word of both is of so long ago.
 static void grow_old(fixture *it, int64_t pulse_ns, int64_t answered_ns) {
-    atomic_store(&it->page.pulse_ns, gs_now_ns() - pulse_ns);
-    atomic_store(&it->lead.answered_ns, gs_now_ns() - answered_ns);
+    atomic_store(&it->page.pulse_ns, gs_boot_ns() - pulse_ns);
+    atomic_store(&it->lead.answered_ns, gs_boot_ns() - answered_ns);
 }
 
 static void a_rank_steps_while_either_leads_it(void **state) {
@@ -49,6 +51,21 @@ static void a_rank_steps_while_either_leads_it(void **state) {
     grow_old(it, old_ns, 0);
     assert_true(gs_lead_lost_since(&it->lead) == 0);
     assert_ok(gs_lead_await(&it->lead, &it->mailbox));
+}
+
+static int is_lost(void *ctx) {
+    const fixture *it = ctx;
+    return gs_lead_lost_since(&it->lead) ? 0 : 1;
+}
+
+// Others may have taken its place meanwhile: a rank that wakes up with its host takes no step by what it heard before.
+static void who_slept_with_the_host_is_led_by_nobody(void **state) {
+    fixture *it = *state;
+    grow_old(it, 0, 0);
+    assert_true(gs_lead_lost_since(&it->lead) == 0);
+    int found = behind_sleep(is_lost, it);
+    if (found == SLEPT_CANNOT) skip();
+    assert_int_equal(found, 0);
 }
 
 static void it_stands_when_both_are_old(void **state) {
@@ -93,11 +110,11 @@ static void it_goes_on_when_one_of_them_is_back(void **state) {
     fixture *it = *state;
     stander standing;
     begin_to_stand(&standing, it);
-    atomic_store(&it->page.pulse_ns, gs_now_ns());
+    atomic_store(&it->page.pulse_ns, gs_boot_ns());
     pthread_join(standing.thread, NULL);
     assert_ok(standing.status);
     begin_to_stand(&standing, it);
-    atomic_store(&it->lead.answered_ns, gs_now_ns());
+    atomic_store(&it->lead.answered_ns, gs_boot_ns());
     pthread_join(standing.thread, NULL);
     assert_ok(standing.status);
 }
@@ -124,6 +141,7 @@ static void it_stands_no_longer_than_ranks_stay_alone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_rank_steps_while_either_leads_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_slept_with_the_host_is_led_by_nobody, set_up, tear_down),
         cmocka_unit_test_setup_teardown(it_stands_when_both_are_old, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_is_led_by_nobody_asks_nobody, set_up, tear_down),
         cmocka_unit_test_setup_teardown(it_goes_on_when_one_of_them_is_back, set_up, tear_down),
