@@ -163,6 +163,7 @@ static void have_read(gs_write *base, gs_status status) {
 static bool submit_read(gs_observer *observer, gs_job *job) {
     transfer *it = make_transfer(observer, job);
     if (!it) return false;
+    it->base.lane = GS_LANE_READS;  // no line of a log waits for it
     it->base.run = read_lines;
     it->base.done = have_read;
     job->sight->curves->are = COMING;

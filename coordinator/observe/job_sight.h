@@ -48,6 +48,7 @@ struct gs_job_sight {
     bool is_resting;
     bool record_is_coming;  // documents.spec NULL: it is on the disk alone
     bool row_failed;        // the last time that it was written
+    int rows_on_their_way;  // to the disk: who reads it there does so beside them
     // What people are told is true in the next life, too: there is a job once its first row is stored, and it has ended
     // once the row that says so is.
     bool has_no_row;

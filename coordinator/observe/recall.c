@@ -105,7 +105,7 @@ static void arrived(gs_observer *observer, const gs_job *job, bool are_curves, g
 static gs_status read_record(gs_write *base, gs_job_store *store) {
     reading *it = (reading *)base;
     char *text = NULL;
-    GS_TRY(gs_job_store_get_job(store, &text, it->job));
+    GS_TRY(gs_job_store_recall_job(store, &text, it->job));
     it->bytes = strlen(text);
     gs_status status = gs_job_documents_from_record(&it->documents, it->spec, text);
     if (!status.code) gs_plan_view_seal(it->documents.plan);
@@ -158,7 +158,7 @@ static bool begin(gs_observer *observer, gs_job *job) {
         free(it);
         return false;
     }
-    it->base = (gs_write){.run = read_record, .done = have_read, .lane = GS_LANE_ROWS};
+    it->base = (gs_write){.run = read_record, .done = have_read, .lane = GS_LANE_READS};
     it->observer = observer;
     it->job = job->id;
     sight->record_is_coming = true;
@@ -211,7 +211,7 @@ static gs_status read_spec(recalled_spec *it, size_t *bytes, gs_job_store *store
     char *text = NULL;
     gs_json *record = NULL;
     it->found = GS_RECALLED_UNREADABLE;
-    GS_TRY(gs_job_store_get_job(store, &text, it->job));
+    GS_TRY(gs_job_store_recall_job(store, &text, it->job));
     gs_status status = gs_json_parse(&record, text, strlen(text));
     free(text);
     GS_TRY(status);
@@ -225,7 +225,7 @@ static gs_status read_spec(recalled_spec *it, size_t *bytes, gs_job_store *store
     return gs_ok();
 }
 
-// Some at a time: commits wait in the same lane.
+// Some at a time: others wait in the same lane.
 static gs_status read_specs(gs_write *base, gs_job_store *store) {
     spec_list *it = (spec_list *)base;
     for (size_t end = it->num_read + SPECS_TOGETHER; it->num_read < end && it->num_read < it->count; it->num_read++) {
@@ -276,7 +276,7 @@ bool gs_recall_specs(gs_observer *observer, const uint64_t *jobs, size_t num_job
         return true;
     }
     recalls->num_lists++;
-    it->base = (gs_write){.run = read_specs, .done = have_read_specs, .lane = GS_LANE_ROWS};
+    it->base = (gs_write){.run = read_specs, .done = have_read_specs, .lane = GS_LANE_READS};
     it->observer = observer;
     it->handler = handler;
     it->call = call;

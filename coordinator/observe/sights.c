@@ -137,6 +137,7 @@ void gs_observer_note_row(gs_observer *observer, uint64_t id, uint64_t version, 
     gs_job *job = gs_job_table_get(&observer->state->jobs, id);
     gs_job_sight *sight = job ? job->sight : NULL;
     if (!sight) return;
+    if (sight->rows_on_their_way > 0) sight->rows_on_their_way--;
     sight->row_failed = status.code != GS_OK;
     if (status.code) return;
     bool is_first = sight->has_no_row, is_end = sight->end_version && version >= sight->end_version;
@@ -224,6 +225,7 @@ void gs_observer_take_sample(gs_observer *observer, gs_job *job, const char *sam
 static bool may_rest(const gs_observer *observer, const gs_job *job, int64_t now_ns, int64_t recalled_ns) {
     const gs_job_sight *sight = job->sight;
     if (!gs_job_state_terminal(job->state) || job->dirty || job->held_back || job->run || sight->row_failed) return false;
+    if (sight->rows_on_their_way > 0) return false;
     if (gs_curves_are_moving(job)) return false;
     // What an earlier version left is read whole at a start, and shown as long; what somebody asked for is not.
     bool is_of_start = !sight->ended_ns && sight->documents.spec && !sight->used_ns;

@@ -63,6 +63,7 @@ static void release_parts(shared_parts *parts) {
 static gs_work *make_job_row(const gs_performer *performer, const gs_effect *effect) {
     const gs_job *job = effect->job;
     gs_work *work = gs_row_work_put_job(job, &job->sight->documents, effect->write.key, performer->state->now_ns);
+    job->sight->rows_on_their_way++;
     if (!gs_purges_hold(performer->purges, job->id))
         gs_row_work_refuse_job(work, gs_error(GS_FAILED_PRECONDITION,
                                               "the removal of the checkpoints of job %s is in flight; try again when it is done",

@@ -1,4 +1,4 @@
-// The curves of a job on disk: DATA/jobs/ID/metrics.jsonl, an entry a line. The thread of logs alone.
+// The curves of a job on disk: DATA/jobs/ID/metrics.jsonl, an entry a line. Written by the thread of logs, read by that of reads.
 //
 // It never takes more than GS_CURVE_FILE_BYTES for long: at that size lines go until what is left is half of it, the same
 // number of steps apart from each other; evaluations, and values that are no numbers, for themselves. What a death cut off in the middle of a line goes with the next append.

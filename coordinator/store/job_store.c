@@ -9,6 +9,7 @@
 #include "coordinator/store/database/set_aside.h"
 #include "coordinator/store/database/wal_check.h"
 #include "core/clock.h"
+#include "core/failpoint.h"
 
 #define CHECKED_AT_ONCE_BYTES ((off_t)4 << 20)
 
@@ -92,6 +93,8 @@ static const char *const statement_names[NUM_STATEMENTS] = {
 
 struct gs_job_store {
     gs_database *database;
+    gs_database *reader;  // of the thread that recalls; NULL: nothing was yet
+    char *path;           // owned
     int64_t lived_ms, opened_ns;  // coordinators of this database, before this one
     gs_store_tap tap;
     void *tap_ctx;
@@ -117,7 +120,8 @@ gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const cha
     gs_job_store *store = calloc(1, sizeof *store);
     if (!store) return gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
     store->opened_ns = gs_now_ns();
-    gs_status status = gs_database_open(&store->database, path);
+    store->path = strdup(path);
+    gs_status status = store->path ? gs_database_open(&store->database, path) : gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
     if (!status.code && !gs_job_store_is_large(path)) status = gs_database_check(store->database);
     if (!status.code) status = gs_store_start_count(start, &store->lived_ms, store->database);
     if (!status.code) status = gs_database_prepare(store->database, statement_texts, NUM_STATEMENTS);
@@ -132,7 +136,9 @@ gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const cha
 
 void gs_job_store_close(gs_job_store *store) {
     if (!store) return;
+    gs_database_close(store->reader);  // first: the last to close it empties its log
     gs_database_close(store->database);
+    free(store->path);
     free(store);
 }
 
@@ -266,6 +272,13 @@ gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, voi
 
 gs_status gs_job_store_get_job(gs_job_store *store, char **body, uint64_t id) {
     return gs_database_find_text(store->database, body, "SELECT body FROM job WHERE id = ?1", id);
+}
+
+gs_status gs_job_store_recall_job(gs_job_store *store, char **body, uint64_t id) {
+    *body = NULL;
+    GS_FAILPOINT("store.recall");
+    if (!store->reader) GS_TRY(gs_database_open_reader(&store->reader, store->path));
+    return gs_database_find_text(store->reader, body, "SELECT body FROM job WHERE id = ?1", id);
 }
 
 gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx) {

@@ -1,7 +1,7 @@
 // Everything that survives: jobs, events, checkpoints, idempotency keys, generation numbers, in the tables of a database.
 //
 // Rows hold JSON texts that their owners make and read; the store knows keys. Opened by the loop at
-// start, then used by the thread of rows alone.
+// start, then used by the thread of rows alone; only gs_job_store_recall_job is for another one.
 #ifndef COORDINATOR_STORE_JOB_STORE_H
 #define COORDINATOR_STORE_JOB_STORE_H
 
@@ -83,6 +83,8 @@ GS_NODISCARD gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, 
 GS_NODISCARD gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, void *ctx);
 // One job's row, at any time; the text is the caller's (free()). NOT_FOUND.
 GS_NODISCARD gs_status gs_job_store_get_job(gs_job_store *store, char **body, uint64_t id);
+// The same of one thread beside the other: what is committed by now. Neither waits for the other.
+GS_NODISCARD gs_status gs_job_store_recall_job(gs_job_store *store, char **body, uint64_t id);
 GS_NODISCARD gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit,
                                                 void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_checkpoints(gs_job_store *store, gs_store_visit visit,

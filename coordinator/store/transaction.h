@@ -16,7 +16,8 @@ typedef struct gs_write gs_write;
 
 // The threads of the writer (writer.h): who is in whose way.
 typedef enum gs_write_lane {
-    GS_LANE_ROWS = 0,  // of the store, the only one that gets it: part of a transaction, done after its commit
+    GS_LANE_ROWS = 0,  // of the store, and gets it: part of a transaction, done after its commit
+    GS_LANE_READS,     // of what ended jobs have on the disk, gets it for gs_job_store_recall_job alone: no commit waits
     GS_LANE_LOGS,      // appended, searched
     GS_LANE_LOOKS,     // at the files of checkpoints: short, and starts of jobs wait for them
     GS_LANE_BULK,      // checkpoints read whole, or removed
@@ -25,7 +26,7 @@ typedef enum gs_write_lane {
 } gs_write_lane;
 
 struct gs_write {  // first member of the caller's own struct
-    gs_status (*run)(gs_write *write, gs_job_store *store);  // thread of the lane; `store` NULL but for rows
+    gs_status (*run)(gs_write *write, gs_job_store *store);  // thread of the lane; `store` NULL but for rows and reads
     void (*done)(gs_write *write, gs_status status);         // loop; frees the object
     gs_write_lane lane;
     bool is_unnumbered;    // a recording does not know of it: nothing that is decided depends on it

@@ -23,7 +23,7 @@ typedef struct lane {
 } lane;
 
 struct gs_writer {
-    gs_job_store *store;  // of the thread of rows once it runs
+    gs_job_store *store;  // of the thread of rows once it runs; its reader of that of reads
     lane lanes[GS_NUM_LANES];
     uint64_t num_submitted, num_refused;
     atomic_bool is_stopping;
@@ -89,14 +89,15 @@ static void run_files(void *ctx, const atomic_bool *stopping) {
     while (take_next(files, &item, stopping)) {
         gs_write *write = item;
         if (pass_on(files, write)) continue;
-        write->status = is_dropped(write, stopping) ? gs_error(GS_CANCELLED, "writer: the coordinator ends") : write->run(write, NULL);
+        gs_job_store *store = write->lane == GS_LANE_READS ? files->writer->store : NULL;
+        write->status = is_dropped(write, stopping) ? gs_error(GS_CANCELLED, "writer: the coordinator ends") : write->run(write, store);
         finish_write(files->writer, write);
     }
 }
 
 static gs_status start_lane(gs_writer *writer, gs_write_lane which) {
     static const char *const names[GS_NUM_LANES] = {
-        [GS_LANE_ROWS] = "rows", [GS_LANE_LOGS] = "logs", [GS_LANE_LOOKS] = "looks", [GS_LANE_BULK] = "bulk",
+        [GS_LANE_ROWS] = "rows", [GS_LANE_READS] = "reads", [GS_LANE_LOGS] = "logs", [GS_LANE_LOOKS] = "looks", [GS_LANE_BULK] = "bulk",
         [GS_LANE_TREES] = "trees"};
     lane *it = &writer->lanes[which];
     it->writer = writer;

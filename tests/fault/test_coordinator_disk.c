@@ -237,6 +237,26 @@ static void a_search_that_takes_its_time_holds_nobody(void **state) {
     gs_json_release(reply);
 }
 
+// What an ended job has on the disk is read back by a thread of its own: a commit waits for no read.
+static void a_record_that_is_recalled_for_long_holds_no_commit(void **state) {
+    gs_stage *stage = *state;
+    if (!has_failpoints) skip();
+    start_armed(stage, "");
+    submit(stage, TARGET, "");
+    gs_json_release(gs_stage_wait_for_state(stage, stage->job, "succeeded"));
+    arm(stage, "store.recall=sleep:60000@1-1000");
+    char text[64];
+    gs_json *request = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", stage->job);
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_status status = gs_rpc_call(stage->client, GS_GET_JOB, request, NULL, gs_deadline_in_ms(500));
+    gs_json_release(request);
+    assert_int_equal(status.code, GS_DEADLINE_EXCEEDED);
+    int64_t begin_ns = gs_now_ns();
+    submit(stage, TARGET, "");  // answered once it is durable
+    assert_true(gs_now_ns() - begin_ns < 30 * GS_NS_PER_SEC);
+}
+
 static bool is_end(const char *state) { return !strcmp(state, "succeeded"); }
 
 // What has come by now. True: it says that the job has ended.
@@ -435,6 +455,7 @@ int main(void) {
         TEST(what_cannot_be_written_is_not_accepted),
         TEST(a_disk_that_takes_its_time_holds_nobody),
         TEST(a_disk_that_takes_its_time_delays_no_regroup),
+        TEST(a_record_that_is_recalled_for_long_holds_no_commit),
         TEST(a_search_that_takes_its_time_holds_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 
 #include <sqlite3.h>
 
+#define READER_CACHE_KIB "256"
 #define BUSY_MS 2000  // of somebody who looks into it with another program
 
 struct gs_database {
@@ -143,6 +144,19 @@ gs_status gs_database_open(gs_database **out, const char *path) {
     }
     if (database->handle) gs_database_keep_as_found(database);
     gs_database_close(database);
+    return status;
+}
+
+gs_status gs_database_open_reader(gs_database **out, const char *path) {
+    gs_database *database = calloc(1, sizeof *database);
+    if (!database) return gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
+    int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
+    gs_status status = gs_ok();
+    if (sqlite3_open_v2(path, &database->handle, flags, NULL) != SQLITE_OK) status = error_of(database, path);
+    sqlite3_busy_timeout(database->handle, BUSY_MS);
+    if (!status.code) status = gs_database_run(database, "PRAGMA cache_size = -" READER_CACHE_KIB, "cache of a reader");
+    if (!status.code) *out = database;
+    else gs_database_close(database);
     return status;
 }
 

@@ -1,5 +1,5 @@
 // A database in one file: SQLite in WAL mode with synchronous=FULL, and the only file that sees it. What it says becomes a
-// status; it knows no table. One thread at a time, but for gs_database_check_file.
+// status; it knows no table. Each is of one thread at a time.
 #ifndef COORDINATOR_STORE_DATABASE_DATABASE_H
 #define COORDINATOR_STORE_DATABASE_DATABASE_H
 
@@ -29,6 +29,8 @@ typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
 // Made where there is none, for its owner alone.
 // RESOURCE_EXHAUSTED: the disk is full; UNAVAILABLE: it cannot be read; DATA_LOSS: this is no database, or a damaged one.
 GS_NODISCARD gs_status gs_database_open(gs_database **out, const char *path);
+// One that is open already, for another thread: it only reads, what is committed by then, and keeps little in memory.
+GS_NODISCARD gs_status gs_database_open_reader(gs_database **out, const char *path);
 void gs_database_close(gs_database *database);  // NULL is fine
 // What is damaged stays as it was found: closing it moves nothing from its log.
 void gs_database_keep_as_found(gs_database *database);

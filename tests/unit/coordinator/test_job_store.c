@@ -358,6 +358,20 @@ static void a_record_is_its_jobs_own(void **state) {
     free(body);
     assert_int_equal(gs_job_store_get_job(store, &body, 15).code, GS_NOT_FOUND);
     assert_null(body);
+    // The one that recalls sees what is committed, and nothing before.
+    assert_ok(gs_job_store_recall_job(store, &body, 7));
+    assert_string_equal(body, "another");
+    free(body);
+    assert_int_equal(gs_job_store_recall_job(store, &body, 15).code, GS_NOT_FOUND);
+    assert_ok(gs_job_store_begin(store));
+    assert_ok(gs_job_store_put_job(store, 7, "newer"));
+    assert_ok(gs_job_store_recall_job(store, &body, 7));
+    assert_string_equal(body, "another");
+    free(body);
+    assert_ok(gs_job_store_commit(store));
+    assert_ok(gs_job_store_recall_job(store, &body, 7));
+    assert_string_equal(body, "newer");
+    free(body);
     gs_job_store_close(store);
 }
 

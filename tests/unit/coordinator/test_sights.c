@@ -198,7 +198,7 @@ static bool slow_has_ended(const play *it) {
 static void who_cannot_be_recalled_is_told_so(void **state) {
     play *it = *state;
     memset(calls, 0, sizeof calls);
-    slow.base = (gs_write){.run = wait_for_word, .done = has_ended, .lane = GS_LANE_ROWS, .bytes = (size_t)128 << 20};
+    slow.base = (gs_write){.run = wait_for_word, .done = has_ended, .lane = GS_LANE_READS, .bytes = (size_t)128 << 20};
     gs_writer_submit(it->observer->writer, &slow.base);
     assert_true(gs_recall_record(it->observer, it->job, handler_of_nobody, handle_of(&calls[0]), NULL));
     int num_answers = calls[0].num_answers;
@@ -206,6 +206,39 @@ static void who_cannot_be_recalled_is_told_so(void **state) {
     collect_until(it, slow_has_ended);
     assert_int_equal(num_answers, 1);
     assert_int_equal(calls[0].answer.code, GS_UNAVAILABLE);
+}
+
+// Nor does who asks wait for the commit of others.
+static void what_is_recalled_waits_for_no_commit(void **state) {
+    play *it = *state;
+    memset(calls, 0, sizeof calls);
+    atomic_store(&slow.may_end, false);
+    slow.has_ended = false;
+    slow.base = (gs_write){.run = wait_for_word, .done = has_ended, .lane = GS_LANE_ROWS};
+    gs_writer_submit(it->observer->writer, &slow.base);
+    assert_true(gs_recall_record(it->observer, it->job, handler_of_nobody, handle_of(&calls[0]), NULL));
+    collect_until(it, first_is_answered);
+    bool has_waited = slow.has_ended;
+    atomic_store(&slow.may_end, true);
+    collect_until(it, slow_has_ended);
+    assert_false(has_waited);
+}
+
+// While its row is on its way to the disk the older one is there: what is shown of the job stays in memory.
+static void a_job_rests_behind_its_row(void **state) {
+    play *it = *state;
+    gs_job_sight *sight = it->job->sight;
+    it->job->state = GS_JOB_SUCCEEDED;
+    for (int is_stored = 0; is_stored < 2; is_stored++) {
+        sight->is_resting = false;
+        sight->used_ns = 0;
+        sight->rows_on_their_way = !is_stored;
+        it->observer->rested_ns = 0;
+        gs_observer_tick(it->observer);
+        assert_int_equal(sight->is_resting, is_stored);
+        if (!is_stored) gs_observer_note_row(it->observer, it->job->id, it->job->version, gs_ok());
+        assert_int_equal(sight->rows_on_their_way, 0);
+    }
 }
 
 static bool first_is_answered_by_ticks(const play *it) {
@@ -574,6 +607,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(who_cannot_be_recalled_is_told_so, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_recalled_waits_for_no_commit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_job_rests_behind_its_row, set_up, tear_down),
         cmocka_unit_test_setup_teardown(curves_that_cannot_be_read_are_not_empty, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_worker_writes_for_ranks_that_it_has_or_had, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_has_timelines_recorded_is_told, set_up, tear_down),

@@ -136,7 +136,7 @@ static gs_status note_row(gs_write *write, gs_job_store *store) {
     return gs_ok();
 }
 
-// Neither for one that is read whole, nor for a search, a look or a tree: a job is accepted while all of these go on.
+// Neither for one that is read whole, nor for a row that is recalled, a search, a look or a tree: a job is accepted while all of these go on.
 static void a_commit_waits_for_no_file(void **state) {
     (void)state;
     char *directory;
@@ -146,6 +146,10 @@ static void a_commit_waits_for_no_file(void **state) {
     atomic_store(&num_done, 0);
     static const gs_work_kind kinds[] = {GS_WORK_VERIFY, GS_WORK_LOOK_AT_PARTS, GS_WORK_PURGE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) submit(writer, kinds[i], read_for_long);
+    gs_work *recall = gs_work_create(sizeof *recall, GS_WORK_LOOK_AT_PARTS, 7, "", read_for_long);
+    recall->base.lane = GS_LANE_READS;
+    recall->base.done = done;
+    gs_writer_submit(writer, &recall->base);
     gs_work *search = gs_work_create(sizeof *search, GS_WORK_LOOK_AT_PARTS, 7, "", read_for_long);
     search->base.lane = GS_LANE_LOGS;
     search->base.done = done;
