@@ -383,7 +383,7 @@ static void check_job(gs_engine *engine, gs_job *job) {
 void gs_deadlines_tick(gs_engine *engine) {
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_job *job = engine->state.jobs.items[i];
-        if (gs_job_is_unrecorded(job)) continue;
+        if (gs_job_is_unrecorded(job) || !gs_state_has_turn(&engine->state, job)) continue;
         check_job(engine, job);
         gs_run *run = job->run;
         if (!run) continue;

@@ -158,6 +158,7 @@ static void tick(gs_engine *engine) {
         gs_mind_log(engine, GS_SEVERITY_WARNING, "loop stood still", "milliseconds=%lld",
                     (long long)(state->stood_ns / GS_NS_PER_MS));
     state->ticked_ns = state->now_ns;
+    state->num_ticks++;
     state->stood_ns = 0;
     gs_old_copy_tick(engine);
     if (!gs_old_copy_is_possible(engine)) {

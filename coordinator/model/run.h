@@ -83,9 +83,9 @@ gs_bye_reason gs_bye_reason_of(const char *name);  // OTHER: none of those
 typedef struct gs_farewell {
     gs_bye_reason reason;  // NONE: it has not said it
     int exit_code;
-    char class[24], error[256], hint[256];
     int64_t at_ns;    // said; once it is answered, that moment
     uint64_t ticket;  // of the write that has it
+    char class[24], error[256], hint[256];
 } gs_farewell;
 
 // A plan that waits until all ranks have it.
@@ -103,17 +103,15 @@ typedef struct gs_claim {
 
 typedef struct gs_member {
     gs_job *job;
-    char worker[64], host[128], boot_id[64];
-    int slot, rank;  // rank −1: none yet
-    int64_t pid;
-    uint64_t incarnation, launch_token;
-    bool is_on_gpu;
-    char device_uuid[100];  // the first uuids of its slot; "": it is on a CPU
-
+    // What each tick looks at in ten thousand of them comes first, and lies together.
     gs_member_stage stage;
+    gs_activity activity;
+    int slot, rank;  // rank −1: none yet
     gs_kept_call stream;  // Hello; 0 while not connected
-    gs_kept_call settle;  // 0: it does not ask just now
-    gs_kept_call goodbye;  // its Bye, until that is durable
+    int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns;
+    int64_t told_step, told_step_ns;  // which step it last said that it has applied, the same one or another; and when
+    gs_cadence told;      // how often it was told to be heard; heartbeat_ns: how often it does, as far as we know
+    bool takes_cadence;   // it hears of another one than its welcome said
     bool shows_token;     // with each message: what does not is not its own
     bool list_asked;      // it was asked for its parameters
     bool was_up;          // it has been in the communicator
@@ -122,6 +120,16 @@ typedef struct gs_member {
     bool complete;        // it holds the whole gradients of the step in flight; as its Settle said
     bool apart;           // its parameters are its own (local updates)
     bool was_elsewhere;   // its worker has said, since it was launched, that its checkpoint directory is another one
+    bool is_on_gpu;
+    int64_t idle_since_ns, idle_told_ns;  // from when on, and last, it says that it has not begun though its run trains; 0: never
+    uint64_t incarnation, launch_token;
+    gs_kept_call goodbye;  // its Bye, until that is durable
+    gs_farewell bye;
+
+    gs_kept_call settle;  // 0: it does not ask just now
+    char worker[64], host[128], boot_id[64];
+    int64_t pid;
+    char device_uuid[100];  // the first uuids of its slot; "": it is on a CPU
     int64_t resume_step;  // of the checkpoint that it was told to go on from; 0: none
     char params_digest[64], data_digest[64], state_digest[64];
     uint64_t arithmetic;   // a hash of what it told; 0: nothing
@@ -129,17 +137,11 @@ typedef struct gs_member {
     size_t num_params;
     gs_param_list listed;  // what has come of it
 
-    int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
-    int64_t told_step, told_step_ns;  // which step it last said that it has applied, the same one or another; and when
-    gs_cadence told;      // how often it was told to be heard; heartbeat_ns: how often it does, as far as we know
-    bool takes_cadence;   // it hears of another one than its welcome said
+    int64_t rss_bytes;
     uint64_t plan_digest, next_plan_digest;  // folded; as its last heartbeat said
     int64_t replan_sent_ns;
     char phase[32];  // for people
-    gs_activity activity;
-    int64_t idle_since_ns, idle_told_ns;  // from when on, and last, it says that it has not begun though its run trains; 0: never
 
-    gs_farewell bye;
     int exit_code, signal;  // of an exit; exit_code −1: nobody saw it
     int64_t exited_ns;
     char *log_tail;  // owned; of its end, for people: opaque here; NULL: none

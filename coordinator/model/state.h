@@ -45,6 +45,7 @@ typedef struct gs_state {
     bool schedule_needed;   // something ended or became free
     int64_t now_ns, wall_ms;  // of the last event
     int64_t begun_ns;         // when this life of the coordinator did
+    uint64_t num_ticks;
     int64_t ticked_ns, swept_ns, sweeps_begun_ns, retained_ns;
     int64_t stood_ns;  // since the last tick this process stood still for so long
     int64_t pace_ns, paced_ns;  // the longest that connections may have been told of late, and when; 0: as always
@@ -53,5 +54,7 @@ typedef struct gs_state {
 
 gs_member *gs_state_member(const gs_state *state, uint64_t incarnation);  // NULL: none
 gs_cadence gs_state_cadence(const gs_state *state);
+// Whether this tick looks at the job's ranks.
+bool gs_state_has_turn(const gs_state *state, const gs_job *job);
 
 #endif

@@ -32,7 +32,12 @@ const gs_timing gs_timing_default = {
     .disk_away_ns = 10 * GS_NS_PER_SEC,
     .flush_ns = 150 * GS_NS_PER_MS,
     .series_keep_ns = 300 * GS_NS_PER_SEC,
+    .ranks_a_tick = 2048,
 };
+
+size_t gs_timing_turns(const gs_timing *timing, size_t num_members) {
+    return timing->ranks_a_tick ? num_members / timing->ranks_a_tick + 1 : 1;
+}
 
 static int64_t at_least(int64_t least_ns, int64_t ns) { return ns > least_ns ? ns : least_ns; }
 
@@ -41,6 +46,8 @@ gs_cadence gs_timing_cadence(const gs_timing *timing, size_t num_agents, size_t 
     return (gs_cadence){.heartbeat_ns = at_least(timing->heartbeat_ns, heard * (GS_NS_PER_SEC / HEARTBEATS_PER_SEC)),
                         .report_ns = at_least(timing->report_ns, members * (GS_NS_PER_SEC / REPORTS_PER_SEC))};
 }
+
+int64_t gs_cadence_progress_ns(gs_cadence cadence) { return at_least(GS_NS_PER_SEC, 2 * cadence.report_ns); }
 
 int64_t gs_timing_pace(size_t num_connections) {
     if (num_connections <= GS_PINGS_PER_SEC) return 0;

@@ -34,6 +34,7 @@ typedef struct gs_timing {
     int64_t disk_away_ns;          // silence of the disk of a job's checkpoints, while somebody waits for it
     int64_t flush_ns;              // states written behind at most that late
     int64_t series_keep_ns;        // metrics of a job after its end
+    size_t ranks_a_tick;           // runs take turns, so that a tick looks at about so many of their ranks; 0: at all
 } gs_timing;
 
 extern const gs_timing gs_timing_default;
@@ -44,10 +45,15 @@ typedef struct gs_cadence {
     int64_t report_ns;     // of a member's steps
 } gs_cadence;
 
+// In so many ticks each run has its turn. With that many ranks they are heard so seldom that no deadline is missed by it.
+size_t gs_timing_turns(const gs_timing *timing, size_t num_members);
+
 gs_cadence gs_timing_cadence(const gs_timing *timing, size_t num_agents, size_t num_members);
 // How seldom connections are told to be heard where they are so many: together no more than this. 0: as always.
 #define GS_PINGS_PER_SEC 2500
 int64_t gs_timing_pace(size_t num_connections);
+// How much later than it was made progress is written down: as seldom as ranks tell of it, where they are many.
+int64_t gs_cadence_progress_ns(gs_cadence cadence);
 // Too far apart to be left so.
 bool gs_cadence_differs(gs_cadence told, gs_cadence wanted);
 

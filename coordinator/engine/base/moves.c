@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
+
 static bool may_move(gs_engine *engine, const gs_job *job, gs_machine machine, int from, int to, const char *why) {
     int row = gs_transition_find(machine, from, to);
     if (row >= 0) {
@@ -64,6 +66,18 @@ void gs_job_touch(gs_engine *engine, gs_job *job) {
     if (job->dirty && job->dirty_since_ns <= now_ns) return;
     job->dirty = true;
     job->dirty_since_ns = now_ns;
+}
+
+void gs_job_note_progress(gs_engine *engine, gs_job *job) {
+    if (job->dirty) return;
+    job->dirty = true;
+    job->dirty_since_ns = engine->state.now_ns + gs_cadence_progress_ns(gs_state_cadence(&engine->state));
+}
+
+void gs_job_mend_progress(gs_engine *engine, gs_job *job) {
+    int64_t last_ns = engine->state.now_ns + GS_NS_PER_SEC;
+    job->dirty = true;
+    if (job->dirty_since_ns > last_ns) job->dirty_since_ns = last_ns;
 }
 
 gs_effect *gs_job_write(gs_engine *engine, gs_job *job) {

@@ -16,7 +16,11 @@ void gs_note_fault(gs_engine *engine, gs_job *job, const gs_member *member, cons
 
 // Its record is written behind, at most timing.flush_ns late, and its version grows.
 void gs_job_touch(gs_engine *engine, gs_job *job);
-// The same, written with this step: what a restart wants to find.
+// Progress is written behind, without a new version, and the later the more ranks tell of theirs.
+void gs_job_note_progress(gs_engine *engine, gs_job *job);
+// It was taken back: that waits for no longer than a second.
+void gs_job_mend_progress(gs_engine *engine, gs_job *job);
+// As touch, and written with this step: what a restart wants to find.
 void gs_job_touch_now(gs_engine *engine, gs_job *job);
 // Its record as it is after this step.
 gs_effect *gs_job_write(gs_engine *engine, gs_job *job);

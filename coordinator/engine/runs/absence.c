@@ -192,7 +192,7 @@ void gs_absences_tick(gs_engine *engine) {
     note_pace(&engine->state);
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_run *run = run_of(engine->state.jobs.items[i]);
-        if (!run) continue;
+        if (!run || !gs_state_has_turn(&engine->state, run->job)) continue;
         gs_absence *absence = &run->absence;
         if (!is_absent(engine, run)) {
             welcome_back(engine, run);

@@ -1,5 +1,6 @@
 #include "coordinator/engine/runs/claims.h"
 
+#include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
@@ -111,7 +112,7 @@ void gs_claims_check(gs_engine *engine, gs_run *run) {
     gs_job *job = run->job;
     run->step = alone.others;
     job->step = alone.others > run->step_before ? alone.others : run->step_before;
-    job->dirty = true;
+    gs_job_mend_progress(engine, job);
     if (!alone.by) {
         forget(engine, run, &alone);
         return;

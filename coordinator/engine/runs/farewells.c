@@ -73,7 +73,7 @@ static void give_up(gs_engine *engine, gs_run *run) {
 void gs_farewells_tick(gs_engine *engine) {
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_run *run = engine->state.jobs.items[i]->run;
-        if (!run) continue;
+        if (!run || !gs_state_has_turn(&engine->state, run->job)) continue;
         give_up(engine, run);
         if (engine->state.now_ns >= run->bye_again_ns) record(engine, run);
     }

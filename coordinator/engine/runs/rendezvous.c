@@ -279,7 +279,7 @@ static void count_lost_steps(gs_engine *engine, gs_job *job, int64_t base_step) 
     job->reached_step = 0;
     if (lost <= 0) return;
     job->lost_steps += lost;
-    job->dirty = true;
+    gs_job_mend_progress(engine, job);
     gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "StepsLost",
                 "the job stood at step %lld and goes on from step %lld: %lld steps are taken again",
                 (long long)(base_step + lost), (long long)base_step, (long long)lost);

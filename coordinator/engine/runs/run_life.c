@@ -121,10 +121,7 @@ void gs_member_progressed(gs_engine *engine, gs_member *member, int64_t applied_
     run->step = applied_step;
     run->progress_ns = member->heard_ns;
     if (applied_step > job->step) job->step = applied_step;
-    if (!job->dirty) {  // progress is written behind, without a new version
-        job->dirty = true;
-        job->dirty_since_ns = engine->state.now_ns + GS_NS_PER_SEC;
-    }
+    gs_job_note_progress(engine, job);
     if (applied_step <= run->base_step || run->phase >= GS_RUN_SETTLING) return;
     if (!run->first_step_seen) {
         run->first_step_seen = true;

@@ -22,6 +22,59 @@ static void many_are_heard_less_often(void **state) {
     assert_int_equal(many.report_ns, 2000 * GS_NS_PER_MS);
 }
 
+// What is told once in two seconds need not be written each second.
+static void progress_of_many_is_written_less_often(void **state) {
+    (void)state;
+    const gs_timing *timing = &gs_timing_default;
+    assert_int_equal(gs_cadence_progress_ns(gs_timing_cadence(timing, 1, 2)), GS_NS_PER_SEC);
+    assert_int_equal(gs_cadence_progress_ns(gs_timing_cadence(timing, 312, 2500)), GS_NS_PER_SEC);
+    assert_int_equal(gs_cadence_progress_ns(gs_timing_cadence(timing, 1250, 10000)), 4 * GS_NS_PER_SEC);
+}
+
+// Rows of a job whose ranks tell of a step each 100 ms, in 8 s; they may be heard that often.
+static int count_rows(int64_t report_ns) {
+    void *state = NULL;
+    gs_play_set_up_training(&state);
+    gs_play *play = state;
+    gs_timing *timing = (gs_timing *)(uintptr_t)&gs_engine_state(play->engine)->timing;
+    timing->report_ns = report_ns;
+    int before = play->num_job_rows;
+    for (int i = 0; i < 80; i++) {
+        for (int rank = 0; rank < GS_PLAY_RANKS; rank++) gs_play_say(play, rank, GS_ON_STEP);
+        gs_play_wait(play, BEAT_NS);
+    }
+    int count = play->num_job_rows - before;
+    gs_play_tear_down(&state);
+    return count;
+}
+
+static void rows_follow_the_cadence_of_reports(void **state) {
+    (void)state;
+    assert_in_range(count_rows(BEAT_NS), 6, 8);
+    assert_in_range(count_rows(2 * GS_NS_PER_SEC), 1, 2);
+}
+
+static void so_many_ranks_are_looked_at_in_a_tick(void **state) {
+    (void)state;
+    const gs_timing *timing = &gs_timing_default;
+    assert_int_equal(gs_timing_turns(timing, 0), 1);
+    assert_int_equal(gs_timing_turns(timing, 2047), 1);
+    assert_int_equal(gs_timing_turns(timing, 10000), 5);
+    assert_int_equal(gs_timing_turns(&(gs_timing){0}, 10000), 1);
+}
+
+// And each job once in so many ticks, whatever its number.
+static void each_job_has_its_turn(void **state) {
+    (void)state;
+    gs_state all = {.timing = {.ranks_a_tick = 1}, .members = {.count = 6}};
+    for (uint64_t id = 1; id < 20; id++) {
+        const gs_job job = {.id = id * UINT64_C(0x9e3779b97f4a7c15)};
+        int turns = 0;
+        for (all.num_ticks = 100; all.num_ticks < 107; all.num_ticks++) turns += gs_state_has_turn(&all, &job);
+        assert_int_equal(turns, 1);
+    }
+}
+
 static void a_quarter_more_or_less_is_told(void **state) {
     (void)state;
     const gs_cadence told = {1000, 1000};
@@ -136,6 +189,10 @@ static void an_agent_of_before_is_heard_as_it_was_told_first(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_are_heard_less_often),
+        cmocka_unit_test(progress_of_many_is_written_less_often),
+        cmocka_unit_test(rows_follow_the_cadence_of_reports),
+        cmocka_unit_test(so_many_ranks_are_looked_at_in_a_tick),
+        cmocka_unit_test(each_job_has_its_turn),
         cmocka_unit_test(a_quarter_more_or_less_is_told),
         cmocka_unit_test(who_keeps_another_cadence_is_told),
         cmocka_unit_test(who_is_to_be_heard_less_often_has_more_time_at_once),

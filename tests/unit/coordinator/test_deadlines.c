@@ -105,6 +105,18 @@ static void who_is_silent_is_judged_in_time(void **unused) {
     }
 }
 
+// Among many each run has its turn: a verdict comes some ticks later, and is the same.
+static void who_is_silent_among_many_is_judged_in_time(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    ((gs_timing *)(uintptr_t)&gs_engine_state(play.engine)->timing)->ranks_a_tick = 1;  // as if they were thrice as many as a tick looks at
+    manners how = {.waits = {true, true}, .silent = {false, true}};
+    assert_within(live(&play, &how, LONG_NS), gs_timing_default.dead_ns);
+    assert_verdict(&play, "WorkerSilent", 1);
+    gs_play_close(&play);
+}
+
 // Its ranks are not heard either: that is all that becomes of it.
 static void a_worker_that_is_not_heard_is_lost_in_time(void **unused) {
     (void)unused;
@@ -557,6 +569,7 @@ static void a_life_that_stands_still_at_once_judges_nobody(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
+        cmocka_unit_test(who_is_silent_among_many_is_judged_in_time),
         cmocka_unit_test(a_worker_that_is_not_heard_is_lost_in_time),
         cmocka_unit_test(a_coordinator_that_stood_judges_from_then_on),
         cmocka_unit_test(what_is_heard_behind_a_standstill_has_its_own_time),
