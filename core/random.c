@@ -1,6 +1,7 @@
 #include "core/random.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <sys/random.h>
 
 #include "core/clock.h"
@@ -88,4 +89,13 @@ uint64_t gs_random_from_system(void) {
         value = (uint64_t)gs_now_ns() * 0x9E3779B97F4A7C15u;
     }
     return value;
+}
+
+uint64_t gs_random_bag_draw(gs_random_bag *bag) {
+    bool is_full = bag->num_left > 0 || getrandom(bag->numbers, sizeof bag->numbers, 0) == (ssize_t)sizeof bag->numbers;
+    if (!is_full) return gs_random_from_system();
+    if (bag->num_left == 0) bag->num_left = GS_RANDOM_BAG_NUMBERS;
+    uint64_t drawn = bag->numbers[--bag->num_left];
+    bag->numbers[bag->num_left] = 0;
+    return drawn ? drawn : gs_random_from_system();
 }

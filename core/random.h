@@ -32,4 +32,13 @@ uint64_t gs_random_permute(gs_random_key key, uint64_t count, uint64_t index);
 // A number that no other process draws: from the kernel. For incarnations, nonces, job ids.
 uint64_t gs_random_from_system(void);
 
+// The same, fetched many at once: for who draws thousands in a second. {0} is empty. One thread; not in a child of fork().
+#define GS_RANDOM_BAG_NUMBERS 64
+typedef struct gs_random_bag {
+    uint64_t numbers[GS_RANDOM_BAG_NUMBERS];  // those that were drawn are zeros
+    int num_left;
+} gs_random_bag;
+
+uint64_t gs_random_bag_draw(gs_random_bag *bag);
+
 #endif

@@ -20,7 +20,7 @@ static void note_drawn(const gs_steps *steps) {
 static void step(gs_steps *steps, gs_engine_event *event, void (*keep)(void *ctx), void *ctx) {
     event->now_ns = gs_now_ns();
     event->wall_ms = gs_wall_ms();
-    event->random = gs_random_from_system();
+    event->random = gs_random_bag_draw(&steps->random);
     steps->is_stepping = true;
     gs_effects effects = gs_engine_step(steps->engine, event);
     steps->performer.observer->step_seconds = gs_seconds_since(event->now_ns);

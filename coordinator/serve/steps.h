@@ -7,6 +7,7 @@
 #include "coordinator/serve/calls.h"
 #include "coordinator/serve/perform.h"
 #include "coordinator/store/work.h"
+#include "core/random.h"
 
 typedef struct gs_gone_call {
     gs_call call;
@@ -25,6 +26,7 @@ typedef struct gs_steps {
     const gs_state *state;
     gs_calls calls;
     gs_performer performer;
+    gs_random_bag random;
     bool is_stepping;
     gs_work *done, **done_end;  // owned; finished while a step was performed
     gs_gone_call *gone;         // owned; the same

@@ -357,6 +357,7 @@ static bool receive_from(gs_rpc_intake *intake, gs_rpc_side side, int most) {
         gs_zmq_outcome outcome = gs_zmq_receive(&intake->peers->sockets[side], &message, true);
         if (outcome == GS_ZMQ_NOTHING) return false;
         message.route.socket = side;
+        intake->num_remote += side != GS_RPC_LOCAL;
         if (outcome == GS_ZMQ_MALFORMED) {
             count_malformed(intake, NULL, "not two frames");
             continue;

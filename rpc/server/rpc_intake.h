@@ -15,6 +15,7 @@ typedef struct gs_rpc_intake {
     int64_t now_ns, warned_ns, named_ns;
     // Counts of frames: valid ones, those that were dropped for a reason, requests that came again.
     uint64_t received[GS_NUM_METHODS];
+    uint64_t num_remote;  // messages of peers in other processes
     uint64_t num_malformed, num_stale, num_flood, num_repeated, num_full, num_refused;
 } gs_rpc_intake;
 

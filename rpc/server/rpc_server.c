@@ -10,6 +10,11 @@
 // Turns further apart than this, or as long: we were asleep, not our peers.
 #define ASLEEP_NS (1500 * GS_NS_PER_MS)
 #define HOUSEKEEPING_NS (500 * GS_NS_PER_MS)
+// Of peers in other processes: where more than so many come in a second, they are left to gather for a moment, so that one look
+// finds many of them. To be woken for each would cost more than to read it. Who asks from within this process waits for nothing.
+#define CROWD_PER_SEC 4000
+#define CROWD_LOOK_NS (100 * GS_NS_PER_MS)
+#define GATHER_MS 1
 
 struct gs_rpc_server {
     char endpoints[GS_RPC_MAX_ENDPOINTS][128];  // bound
@@ -18,6 +23,10 @@ struct gs_rpc_server {
     gs_rpc_calls calls;
     gs_rpc_intake intake;
     int64_t now_ns, turned_ns, housekept_ns;
+    int64_t counted_ns;     // when it was last looked whether they are a crowd
+    uint64_t num_counted;   // messages by then
+    bool is_crowded;
+    bool input_left;  // by the last turn
     uint64_t num_lost;
 };
 
@@ -195,13 +204,13 @@ static void expire_calls(gs_rpc_server *server) {
         gs_rpc_calls_lose(&server->calls, call);
 }
 
-static void keep_house(gs_rpc_server *server, bool input_left) {
+static void keep_house(gs_rpc_server *server) {
     if (server->now_ns - server->housekept_ns < HOUSEKEEPING_NS) return;
     server->housekept_ns = server->now_ns;
     gs_rpc_peers_judge(&server->peers);
     gs_port_watch_look(&server->peers.watch, server->peers.live_fds.count, server->peers.by_fd.count, server->now_ns);
     // Who waits to be read is not silent.
-    if (!input_left) gs_rpc_peers_mark_silent(&server->peers, server->now_ns);
+    if (!server->input_left) gs_rpc_peers_mark_silent(&server->peers, server->now_ns);
     gs_rpc_session *session;
     while ((session = gs_rpc_peers_expired(&server->peers, server->now_ns))) {
         forget_session(server, session);
@@ -219,32 +228,51 @@ static long choose_timeout_ms(const gs_rpc_server *server, gs_deadline deadline)
     return timeout_ms;
 }
 
-gs_status gs_rpc_server_turn(gs_rpc_server *server, int wake_fd, gs_deadline deadline) {
+static void count_crowd(gs_rpc_server *server) {
+    int64_t passed_ns = server->now_ns - server->counted_ns;
+    if (passed_ns < CROWD_LOOK_NS) return;
+    double seconds = gs_seconds_of(passed_ns);
+    server->is_crowded = (double)(server->intake.num_remote - server->num_counted) > CROWD_PER_SEC * seconds;
+    server->counted_ns = server->now_ns;
+    server->num_counted = server->intake.num_remote;
+}
+
+static gs_status wait_for_input(gs_rpc_server *server, int wake_fd, gs_deadline deadline) {
     const gs_zmq_socket *sockets = server->peers.sockets;
-    zmq_pollitem_t items[6] = {{.socket = sockets[GS_RPC_REMOTE].socket, .events = ZMQ_POLLIN},
-                               {.socket = sockets[GS_RPC_REMOTE].monitor, .events = ZMQ_POLLIN},
-                               {.socket = sockets[GS_RPC_LOCAL].socket, .events = ZMQ_POLLIN}};
-    int count = 3;
+    zmq_pollitem_t items[6] = {{.socket = sockets[GS_RPC_LOCAL].socket, .events = ZMQ_POLLIN}};
+    int count = 1;
     if (wake_fd >= 0) items[count++] = (zmq_pollitem_t){.fd = wake_fd, .events = ZMQ_POLLIN};
-    if (server->peers.gate) {
-        items[count++] = (zmq_pollitem_t){.socket = sockets[GS_RPC_GUARDED].socket, .events = ZMQ_POLLIN};
-        items[count++] = (zmq_pollitem_t){.socket = sockets[GS_RPC_GUARDED].monitor, .events = ZMQ_POLLIN};
+    int num_near = count;
+    for (int side = 0; side < GS_NUM_RPC_SIDES; side++) {
+        if (side == GS_RPC_LOCAL || (side == GS_RPC_GUARDED && !server->peers.gate)) continue;
+        items[count++] = (zmq_pollitem_t){.socket = sockets[side].socket, .events = ZMQ_POLLIN};
+        items[count++] = (zmq_pollitem_t){.socket = sockets[side].monitor, .events = ZMQ_POLLIN};
     }
-    if (zmq_poll(items, count, choose_timeout_ms(server, deadline)) < 0 &&
-        errno != EINTR) {
-        return gs_error(GS_INTERNAL, "rpc server: poll: %s", zmq_strerror(errno));
+    long timeout_ms = choose_timeout_ms(server, deadline);
+    int found = 0;
+    if (server->is_crowded && !server->input_left && timeout_ms > GATHER_MS) {
+        found = zmq_poll(items, num_near, GATHER_MS);
+        timeout_ms = choose_timeout_ms(server, deadline);
     }
+    if (found == 0) found = zmq_poll(items, count, timeout_ms);
+    if (found < 0 && errno != EINTR) return gs_error(GS_INTERNAL, "rpc server: poll: %s", zmq_strerror(errno));
+    return gs_ok();
+}
+
+gs_status gs_rpc_server_turn(gs_rpc_server *server, int wake_fd, gs_deadline deadline) {
+    GS_TRY(wait_for_input(server, wake_fd, deadline));
     server->now_ns = gs_now_ns();
     int64_t begun_ns = server->now_ns;
     if (begun_ns - server->turned_ns > ASLEEP_NS) server->peers.silence_floor_ns = begun_ns;
     gs_rpc_peers_read_events(&server->peers);
-    bool input_left = gs_rpc_intake_receive(&server->intake);
+    server->input_left = gs_rpc_intake_receive(&server->intake);
     gs_rpc_intake_serve_api(&server->intake);
     server->now_ns = gs_now_ns();
     if (server->now_ns - begun_ns > ASLEEP_NS) server->peers.silence_floor_ns = server->now_ns;
     retry_ends(server);
     expire_calls(server);
-    keep_house(server, input_left);
+    keep_house(server);
+    count_crowd(server);
     sweep_lost(server);
     server->turned_ns = server->now_ns;
     return gs_ok();

@@ -89,6 +89,19 @@ static void huge_counts_are_permuted_too(void **state) {
     assert_true(gs_random_permute(key, count, 0) != gs_random_permute(key, count, 1));
 }
 
+static void a_bag_gives_each_number_once(void **state) {
+    (void)state;
+    gs_random_bag bag = {0};
+    uint64_t drawn[3 * GS_RANDOM_BAG_NUMBERS];
+    for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++) {
+        drawn[i] = gs_random_bag_draw(&bag);
+        assert_true(drawn[i] != 0);
+        for (size_t k = 0; k < i; k++) assert_true(drawn[k] != drawn[i]);
+        // Whoever reads the bag finds none that was given out.
+        for (size_t k = 0; k < GS_RANDOM_BAG_NUMBERS; k++) assert_true(bag.numbers[k] != drawn[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_words),
@@ -98,6 +111,7 @@ int main(void) {
         cmocka_unit_test(permutation_hits_each_index_once),
         cmocka_unit_test(permutation_depends_on_the_key),
         cmocka_unit_test(huge_counts_are_permuted_too),
+        cmocka_unit_test(a_bag_gives_each_number_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

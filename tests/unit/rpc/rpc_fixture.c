@@ -147,6 +147,7 @@ static void run_server(void *ctx, const atomic_bool *stopping) {
             gs_sleep_ns(GS_NS_PER_MS);
             continue;
         }
+        atomic_fetch_add(&fixture->num_turns, 1);
         gs_status status = gs_rpc_server_turn(fixture->server, -1, gs_deadline_in_ms(5));
         assert_int_equal(status.code, GS_OK);
         if (atomic_load(&fixture->release_held)) release_held(fixture);

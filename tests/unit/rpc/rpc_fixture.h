@@ -20,7 +20,7 @@ typedef struct rpc_fixture {
     gs_thread *thread;
     char endpoint[128];
     int pings_a_second;  // 0: as many as a coordinator takes
-    atomic_int num_calls, num_one_way, num_gone_calls, num_gone_peers, num_held, num_streams;
+    atomic_int num_turns, num_calls, num_one_way, num_gone_calls, num_gone_peers, num_held, num_streams;
     atomic_bool release_held, paused, flood_streams;
     atomic_bool echo_ends_streams;  // GetJob ends all that Watch kept, before it answers
     atomic_bool all_end_with_one;  // a held call that is gone ends the others, as a lost rank does

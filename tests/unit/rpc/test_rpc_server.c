@@ -424,6 +424,30 @@ static void flood_of_one_peer_leaves_the_others_alone(void **state) {
     stop_fixture(&fixture);
 }
 
+// To be woken for each of them costs more than to read it.
+static void a_crowd_is_read_many_at_a_time(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    gs_frame beat = {.method = GS_HEARTBEAT, .kind = GS_FRAME_ONE_WAY, .incarnation = 5};
+    int64_t begin_ns = gs_now_ns(), next_ns = begin_ns;
+    int turns = 0, sent = 0;
+    while (gs_now_ns() - begin_ns < GS_NS_PER_SEC) {
+        if (gs_now_ns() < next_ns) continue;
+        next_ns += GS_NS_PER_SEC / 10000;
+        beat.seq++;
+        send_raw(&raw, &beat, "");
+        if (beat.seq == 3000) turns = atomic_load(&fixture.num_turns);
+        sent += beat.seq > 3000;
+    }
+    turns = atomic_load(&fixture.num_turns) - turns;
+    print_message("%d messages, %d turns\n", sent, turns);
+    assert_true(turns < 1000);  // of which there is one in each millisecond at most
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
 static void endpoint_in_use_is_a_failed_precondition(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -677,6 +701,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(second_incarnation_on_a_connection_is_refused),
         cmocka_unit_test(who_shows_another_token_takes_no_place_of_a_peer),
         cmocka_unit_test(flood_of_one_peer_leaves_the_others_alone),
+        cmocka_unit_test(a_crowd_is_read_many_at_a_time),
         cmocka_unit_test(endpoint_in_use_is_a_failed_precondition),
         cmocka_unit_test(among_many_silence_begins_later),
         cmocka_unit_test(standing_loop_loses_nobody),
