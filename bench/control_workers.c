@@ -197,7 +197,7 @@ static void open_agent(control_workers *workers, int index) {
              "{\"worker\":\"sim-%05d\",\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"pid\":%d,"
              "\"incarnation\":\"%llu\",\"build\":\"sim\",\"proto_least\":2,\"proto_most\":2,"
              "\"slots\":%d,"
-             "\"cores\":8,\"data_root\":\"/\",\"running\":[]}",
+             "\"cores\":8,\"data_root\":\"/\",\"takes_cadence\":true,\"running\":[]}",
              index, index, index + 1, (unsigned long long)agent->incarnation,
              workers->options.slots);
     agent->hello = strdup(body);
