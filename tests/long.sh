@@ -93,10 +93,11 @@ item coordinator/rows release product \
 # shellcheck disable=SC2016
 item coordinator/jobs release product \
   'tests/e2e/jobs_in_a_row.py --bin "$build/bin" --jobs 10000 --kept 5000 --marks 10 --warm 100'
-# The same of 1,500 that are kept, so that what is there at 2,000 is there at 10,000; of trainers that are connections alone.
+# The same of 1,500 that are kept, so that what is there at 2,000 is there at 10,000; of trainers that are connections alone. Before the first
+# mark the pools of all threads have filled (docs/performance.md).
 # shellcheck disable=SC2016
 item coordinator/simulated-jobs release 'product bench_control_worker' \
-  'tests/e2e/jobs_in_a_row.py --simulated --bin "$build/bin" --jobs 10000 --kept 1500 --marks 5 --warm 100 --slots 20 --slack 3 --most-start-bytes 500 --most-more-ms 100 --most-more-mib 24'
+  'tests/e2e/jobs_in_a_row.py --simulated --bin "$build/bin" --jobs 10000 --kept 1500 --marks 5 --warm 1500 --slots 20 --most-start-bytes 500 --most-more-ms 100 --most-more-mib 12'
 # Each of 10,000 changes is in the audit file, though the coordinator is killed ten times.
 # shellcheck disable=SC2016
 item api/audit release product 'tests/e2e/audit_calls.py --bin "$build/bin" --calls 10000 --kills 10'
