@@ -65,7 +65,7 @@ done
 same "$(sort "$work/all.files" | uniq -d)" "" "files of two packages"
 holds gradsync /usr/bin/gradsync
 holds gradsync-coordinator /usr/bin/gradsync-{coordinator,api} /usr/lib/systemd/system/gradsync-{coordinator,api}.service /etc/gradsync/{coordinator,api}.json
-holds gradsync-worker /usr/bin/gradsync-worker /usr/lib/systemd/system/gradsync-worker.service /etc/gradsync/worker.json
+holds gradsync-worker /usr/bin/gradsync-worker /usr/lib/gradsync/share-checkpoints /usr/lib/systemd/system/gradsync-worker.service /etc/gradsync/worker.json
 holds "libgradsync$abi" "/usr/lib/libgradsync.so.$abi" "/usr/lib/libgradsync.so.$version"
 holds libgradsync-dev /usr/lib/libgradsync.so /usr/lib/libgradsync.a /usr/lib/pkgconfig/gradsync.pc /usr/lib/cmake/gradsync/gradsyncConfig.cmake
 ! grep -q 'libgradsync.so\.' "$work/libgradsync-dev.files" || fail "libgradsync-dev has the shared library too"
@@ -98,25 +98,32 @@ logged inside apt-get update -qq
 packed() { local name; for name in "$@"; do echo "/debs/${name}_${version}_$architecture.deb"; done; }
 # shellcheck disable=SC2046  # words
 logged inside apt-get install -y -qq --no-install-recommends $(packed gradsync gradsync-coordinator gradsync-worker "libgradsync$abi")
-for user in gradsync gradsync-worker; do inside getent passwd "$user" | grep -q ":/var/lib/$user:.*nologin" || fail "no user $user"; done
+for user in gradsync gradsync-worker gradsync-trainer; do inside getent passwd "$user" | grep -q ":/var/lib/$user:.*nologin" || fail "no user $user"; done
 same "$(inside id -nG gradsync-worker)" gradsync-worker "groups of workers"
+same "$(inside id -nG gradsync-trainer)" gradsync-trainer "groups of trainers"
 state_dirs() { inside stat -c '%n %U:%G %a' /var/lib/gradsync /var/lib/gradsync/data /var/lib/gradsync/checkpoints | sed 's|^/var/lib/||' | tr '\n' ' '; }
 wanted_dirs="gradsync gradsync:gradsync 711 gradsync/data gradsync:gradsync-worker 2750 gradsync/checkpoints gradsync:gradsync-worker 2770 "
 same "$(state_dirs)" "$wanted_dirs" "whose the data are"
 for program in gradsync gradsync-coordinator gradsync-worker gradsync-api; do inside "$program" --version >/dev/null || fail "$program does not start"; done
 inside ldconfig -p | grep -q "libgradsync.so.$abi" || fail "the loader does not find the library"
 
+trainer=$(inside id -u gradsync-trainer)
 say_of() { sed -n "s/^$2=//p" "$root/usr/lib/systemd/system/$1.service" | tail -n 1; }
-as_user() { # USER [--init-groups or --clear-groups] COMMAND…
-  local user=$1 groups=$2
+as_user() { # USER[:GROUP] [--init-groups or --clear-groups] COMMAND…
+  local user=${1%:*} group=${1#*:} groups=$2
   shift 2
-  chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/nonexistent "${environment[@]}" setpriv --reuid "$user" --regid "$user" "$groups" --no-new-privs --bounding-set=-all "$@"
+  chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/nonexistent "${environment[@]}" setpriv --reuid "$user" --regid "$group" "$groups" --no-new-privs \
+    --inh-caps="-all$kept" --ambient-caps="-all$kept" --bounding-set="-all$kept" "$@"
 }
 environment=()
+kept=''  # of privileges, as setpriv calls them
 # As systemd does: user, groups, umask and state of the unit.
 service() { # NAME
   umask "$(say_of "$1" UMask)"
   environment=("STATE_DIRECTORY=/var/lib/$(say_of "$1" StateDirectory)")
+  environment+=("$(say_of "$1" Environment)")
+  [ -n "${environment[-1]}" ] || unset 'environment[-1]'
+  kept=$(say_of "$1" AmbientCapabilities | sed 's/^CAP_/,+/' | tr '[:upper:]' '[:lower:]')
   # shellcheck disable=SC2046  # words
   as_user "$(say_of "$1" User)" --init-groups $(say_of "$1" ExecStart)
 }
@@ -125,7 +132,7 @@ service_before() { # NAME UMASK
   umask "$2"
   environment=(STATE_DIRECTORY=/var/lib/gradsync)
   # shellcheck disable=SC2046  # words
-  as_user gradsync --clear-groups $(say_of "$1" ExecStart)
+  as_user gradsync --clear-groups $(say_of "$1" ExecStart | sed 's/ --run-as [^ ]*//')
 }
 process_of() { pgrep -P "$1" -x "$2" || { [ "$(cat "/proc/$1/comm")" = "$2" ] && echo "$1"; }; }
 ends() { # PID NAME
@@ -188,6 +195,8 @@ same "$(state_dirs)" "$wanted_dirs" "whose the data are, of an upgrade"
 same "$(inside stat -c '%G %a' /var/lib/gradsync/data/of-a-user)" "gradsync-worker 640" "data that workers only read"
 grep -q "is not all for its group" "$work/inside.log" || fail "not said: $(tail -n 3 "$work/inside.log")"
 ends "$coordinator" gradsync-coordinator
+# From now on nobody comes to its control port without a key.
+sed -i '0,/^{/s//{\n  "require_key": true,/' "$root/etc/gradsync/coordinator.json"
 (service gradsync-coordinator) >"$work/coordinator.log" 2>&1 &
 coordinator=$!
 wait_for 30 "the coordinator" ready
@@ -196,6 +205,18 @@ cli token new administrator --role admin >"$work/token" 2>"$work/inside.log" || 
 token=(GRADSYNC_TOKEN="$(cat "$work/token")")
 as_user gradsync --init-groups gradsync key new of-a-worker --role worker --data-dir /var/lib/gradsync --out /var/lib/gradsync/of-a-worker.key >"$work/key" 2>&1 || fail "key: $(cat "$work/key")"
 inside sh -c 'install -d -m 755 /etc/gradsync && install -o root -g gradsync -m 640 /dev/null /etc/gradsync/tls-key.pem'
+inside install -d -o gradsync-worker -g gradsync-worker -m 700 /var/lib/gradsync-worker
+own_key=/var/lib/gradsync-worker/worker.key
+inside install -o gradsync-worker -g gradsync-worker -m 640 /var/lib/gradsync/of-a-worker.key $own_key
+sed -i "0,/^{/s//{\n  \"key\": \"${own_key//\//\\/}\",/" "$root/etc/gradsync/worker.json"
+echo "· an upgrade says that a key is for trainers to read, and the worker does not start with it"
+inside chmod 711 /var/lib/gradsync-worker
+logged inside dpkg -i --force-confold "$(packed gradsync-worker)"
+grep -q "$own_key is for the group gradsync-worker to read" "$work/inside.log" || fail "not said: $(cat "$work/inside.log")"
+code=0
+(service gradsync-worker) >"$work/refused" 2>&1 || code=$?
+same "$code" 78 "a worker whose key trainers may read: $(tail -n 1 "$work/refused")"
+inside chmod 600 $own_key
 (service gradsync-worker) >"$work/worker.log" 2>&1 &
 worker=$!
 wait_for 60 "the job goes on" is_verified_after begun "$saved"
@@ -203,30 +224,42 @@ wait_for 60 "the job goes on" is_verified_after begun "$saved"
 echo "· what runs a job reads nothing of the coordinator's"
 agent=$(process_of "$worker" gradsync-worker)
 trainers=$(pgrep -P "$agent") || fail "there are no trainers"
-uid=$(inside id -u gradsync-worker)
+uid=$(inside id -u gradsync-worker) gid=$(inside id -g gradsync-worker)
 for pid in "$agent" $trainers; do
-  same "$(awk '/^Uid:/ { print $2, $3, $4, $5 }' "/proc/$pid/status")" "$uid $uid $uid $uid" "whose process $pid is"
+  whose="$trainer $trainer $trainer $trainer"
+  [ "$pid" != "$agent" ] || whose="$trainer $uid $uid $uid"
+  same "$(awk '/^Uid:/ { print $2, $3, $4, $5 }' "/proc/$pid/status")" "$whose" "whose process $pid is"
+  same "$(awk '/^Cap(Inh|Prm|Eff|Amb):/ { print $2 }' "/proc/$pid/status" | sort -u)" 0000000000000000 "what process $pid may"
   same "$(awk '/^Groups:/ { $1 = ""; print }' "/proc/$pid/status" | xargs)" "$(inside id -g gradsync-worker)" "groups of process $pid"
 done
 # In places of theirs it reads; elsewhere nothing, no names either.
-as_worker() { as_user gradsync-worker --init-groups "$@"; }
-as_worker cat /var/lib/gradsync/data/text.txt >/dev/null || fail "data"
+kept='' environment=()
+as_trainer() { as_user gradsync-trainer:gradsync-worker --clear-groups "$@"; }
+as_trainer cat /var/lib/gradsync/data/text.txt >/dev/null || fail "data"
 inside find /var/lib/gradsync -path /var/lib/gradsync/data -prune -o -path /var/lib/gradsync/checkpoints -prune -o -print >"$work/kept"
 for name in control.key keys.json of-a-worker.key tokens.json; do grep -q "/$name\$" "$work/kept" || fail "there is no $name: $(cat "$work/kept")"; done
 grep -q '\.db$\|\.sqlite$' "$work/kept" || fail "there is no database: $(cat "$work/kept")"
 echo /etc/gradsync/tls-key.pem >>"$work/kept"
 while read -r path; do
   for may in r w; do
-    ! as_worker test "-$may" "$path" || fail "a trainer may $may $path: $(inside ls -ld "$path")"
+    ! as_trainer test "-$may" "$path" || fail "a trainer may $may $path: $(inside ls -ld "$path")"
   done
 done <"$work/kept"
-! as_worker ls /var/lib/gradsync >"$work/inside.log" 2>&1 || fail "a trainer sees names: $(cat "$work/inside.log")"
+! as_trainer ls /var/lib/gradsync >"$work/inside.log" 2>&1 || fail "a trainer sees names: $(cat "$work/inside.log")"
+
+echo "· nor of its worker's: no key, no memory, no descriptor"
+# From outside, where there are the means, as the same user.
+chmod 711 "$work"
+install -m 755 "$source_dir/tests/e2e/reach.py" "$work/reach.py"
+setpriv --reuid "$trainer" --regid "$gid" --clear-groups --no-new-privs "$work/reach.py" "$agent" "$root$own_key" >"$work/got" || fail "a trainer $(tr '\n' ';' <"$work/got")"
+setpriv --reuid "$uid" --regid "$gid" --clear-groups --no-new-privs "$work/reach.py" "$agent" "$root$own_key" >"$work/got" || true
+grep -q "reads $root$own_key" "$work/got" || fail "the worker's own user does not read its key"
 
 echo "· each reads, and the coordinator removes, what the other has saved"
-[ -n "$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'part-*' -user gradsync-worker -group gradsync-worker -perm 640)" ] ||
+[ -n "$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'part-*' -user gradsync-trainer -group gradsync-worker -perm 640)" ] ||
   fail "checkpoints of the worker: $(inside ls -lR "/var/lib/gradsync/checkpoints/$begun")"
 same "$(inside find "/var/lib/gradsync/checkpoints/$begun" -type d ! -perm 2770)" "" "directories that are not the group's"
-first=$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'step-*' -user gradsync-worker -printf '%f\n' | sort | sed -n '1s/step-0*\([0-9]*\)-.*/\1/p')
+first=$(inside find "/var/lib/gradsync/checkpoints/$begun" -name 'step-*' -user gradsync-trainer -printf '%f\n' | sort | sed -n '1s/step-0*\([0-9]*\)-.*/\1/p')
 [ "$first" -gt "$saved" ] || fail "it began anew, and did not go on from step $saved: its first checkpoint is of step $first"
 cli stop begun >/dev/null || fail stop
 wait_for 60 "it ends" is_in begun cancelled

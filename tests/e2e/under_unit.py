@@ -20,7 +20,9 @@ import sys
 CLONE_NEWNS, CLONE_NEWIPC = 0x20000, 0x8000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 SYS_MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_MDWE = 24, 38, 65
+PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_SET_MDWE = 8, 24, 38, 47, 65
+PR_CAP_AMBIENT_RAISE = 2
+CAPABILITIES = {"CAP_SETUID": 7}  # that a unit of ours asks for
 SCMP_ACT_ALLOW, SCMP_ACT_ERRNO = 0x7FFF0000, 0x00050000
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -108,11 +110,20 @@ def enter(unit, states, user):
         options.append(f"subset={unit['ProcSubset'][0]}")
     if options:
         check(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, ",".join(options).encode()), "proc")
+    bounding = {CAPABILITIES[name] for line in unit.get("CapabilityBoundingSet", []) for name in line.split()}
+    ambient = {CAPABILITIES[name] for line in unit.get("AmbientCapabilities", []) for name in line.split()}
     for capability in range(64):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        if capability not in bounding:
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setresgid(whose.pw_gid, whose.pw_gid, whose.pw_gid)
     os.setresuid(whose.pw_uid, whose.pw_uid, whose.pw_uid)
+    mask = sum(1 << capability for capability in ambient)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    check(libc.capset(header, (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)), "capset")
+    for capability in ambient:
+        check(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0), "ambient capability")
     os.umask(int(unit.get("UMask", ["0022"])[-1], 8))
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
@@ -142,6 +153,9 @@ def main():
     if unit.get("MemoryDenyWriteExecute") == ["yes"]:
         libc.prctl(PR_SET_MDWE, 1, 0, 0, 0)
     environment = {name: text for name, text in os.environ.items() if not name.startswith("GRADSYNC_")}
+    for line in unit.get("Environment", []):
+        name, _, text = line.partition("=")
+        environment[name] = text
     environment["STATE_DIRECTORY"] = given.state[0] if given.state else "/"
     load_filter(filters)
     os.execve(command[0], command, environment)

@@ -22,6 +22,8 @@
 #include "worker/agent/host_agent.h"
 #include "worker/exit_code.h"
 
+extern char **environ;
+
 #define MAX_SLOTS 256
 // The stream has no descriptor: commands are looked for this often.
 #define TURN_MS 10
@@ -80,12 +82,23 @@ static gs_status identify(gs_host_agent *agent) {
     return gs_ok();
 }
 
+// A driver is code of others, as trainers are: it sees as much of the worker as they do.
+static gs_status ask_for_devices(gs_json **found, const gs_host_agent *agent) {
+    gs_rank_environment environment;
+    const gs_rank_environment_sources sources = {.own = environ, .passed = agent->options->pass_environment};
+    GS_TRY(gs_rank_environment_make(&environment, NULL, &sources));
+    const gs_device_asker asker = {.user = &agent->trainer_user, .environment = environment.variables};
+    gs_status status = gs_device_probe_ask(found, &asker, gs_deadline_in_seconds(PROBE_SECONDS));
+    gs_rank_environment_release(&environment);
+    return status;
+}
+
 static gs_status find_devices(gs_host_agent *agent) {
     const gs_agent_options *options = agent->options;
     gs_json *probe = NULL;
     gs_status asked = gs_ok();
     bool none = !options->devices || strcmp(options->devices, "none") == 0;
-    if (!none) asked = gs_device_probe_ask(&probe, gs_deadline_in_seconds(PROBE_SECONDS));
+    if (!none) asked = ask_for_devices(&probe, agent);
     gs_status status = gs_host_devices_choose(&agent->devices, options->devices,
                                               options->devices_per_slot, probe, asked);
     gs_json_release(probe);
@@ -182,11 +195,32 @@ static gs_status open_signals(gs_host_agent *agent) {
     return agent->signal_fd < 0 ? gs_error_from_errno(errno, "signalfd") : gs_ok();
 }
 
+// What trainers that are another user are kept from, and what they need.
+static gs_status check_reach(gs_host_agent *agent) {
+    const gs_agent_options *options = agent->options;
+    const gs_trainer_user *user = &agent->trainer_user;
+    const char *const kept[] = {agent->key.path, options->enrol ? options->enrol : ""};
+    bool may = false;
+    if (!user->is_another) return gs_ok();
+    for (int i = 0; i < 2; i++) {
+        if (!*kept[i]) continue;
+        GS_TRY(gs_trainer_user_may(&may, user, kept[i], R_OK));
+        if (may)
+            return gs_error(GS_FAILED_PRECONDITION, "%s: trainers (%s) may read it: chmod 600 mends it", kept[i], options->run_as);
+    }
+    GS_TRY(gs_trainer_user_may(&may, user, agent->data_root, X_OK));
+    if (!may) gs_log_warn("trainers do not reach the data", "run_as=%s data_root=%s", options->run_as, agent->data_root);
+    if (!options->checkpoints || !*options->checkpoints) return gs_ok();
+    GS_TRY(gs_trainer_user_may(&may, user, options->checkpoints, W_OK | X_OK));
+    if (!may) gs_log_warn("trainers cannot save", "run_as=%s checkpoints=%s", options->run_as, options->checkpoints);
+    return gs_ok();
+}
+
 // systemd says by a variable where it has put credentials.
 static gs_status confine(gs_host_agent *agent) {
     const gs_agent_options *options = agent->options;
     const char *credentials = getenv("CREDENTIALS_DIRECTORY");
-    gs_confinement_options confinement = {.run_as = options->run_as ? options->run_as : "",
+    gs_confinement_options confinement = {.user = &agent->trainer_user,
                                           .cgroup = options->cgroup ? options->cgroup : "",
                                           .secrets = options->secrets ? options->secrets : "",
                                           .pass_environment = options->pass_environment,
@@ -202,13 +236,16 @@ static gs_status confine(gs_host_agent *agent) {
     if (has_limit && !gs_parse_bytes(&confinement.memory_bytes, options->memory_per_slot))
         return gs_error(GS_INVALID_ARGUMENT, "--memory-per-slot: \"%s\" is no size", options->memory_per_slot);
     GS_TRY(gs_confinement_open(&agent->confinement, &confinement));
+    GS_TRY(check_reach(agent));
     // A trainer of another user is one of those who may connect from this machine; without keys nobody asks who does.
-    if (agent->confinement.changes_user && !*agent->key.path)
+    if (agent->trainer_user.is_another && !*agent->key.path)
         gs_log_warn("trainers may ask the coordinator for anything: --require-key and --require-token there, --key here", "run_as=%s", options->run_as);
     return gs_ok();
 }
 
 static gs_status open_agent(gs_host_agent *agent) {
+    // While there is one thread, and nobody has been spoken to.
+    GS_TRY(gs_trainer_user_choose(&agent->trainer_user, agent->options->run_as));
     GS_TRY(gs_rpc_context_create(&agent->context));
     GS_TRY(identify(agent));
     GS_TRY(confine(agent));
@@ -262,6 +299,8 @@ static void close_agent(gs_host_agent *agent) {
 // Its trainers may not be able to read the file.
 static void pass_key_on(gs_host_agent *agent, int64_t now_ns) {
     if (!gs_own_key_has_changed(&agent->key, now_ns)) return;
+    gs_status status = check_reach(agent);
+    if (status.code) gs_log_error("another key that is not the worker's alone", "error=\"%s\"", status.message);
     gs_log_info("another key", "worker=%s name=%s", agent->name, agent->key.key.name);
     gs_coordinator_line_give_keys(agent);
 }

@@ -6,19 +6,16 @@
 #ifndef WORKER_AGENT_CONFINEMENT_H
 #define WORKER_AGENT_CONFINEMENT_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "core/status.h"
 #include "rpc/json/json.h"
 #include "worker/agent/rank_cgroup.h"
-
-#define GS_CONFINEMENT_GROUPS 64
+#include "worker/trainer_user.h"
 
 typedef struct gs_confinement_options {
-    const char *run_as;           // "user", "user:group", numbers; "": the agent's
+    const gs_trainer_user *user;   // NULL: the agent's
     const char *cgroup, *secrets;  // "": none
     const char *pass_environment;  // names of variables, with commas between (rank_environment.h); NULL or "": none
     const char *withheld[3];       // files of the agent's own that no job may name, ended by NULL
@@ -28,11 +25,7 @@ typedef struct gs_confinement_options {
 
 typedef struct gs_confinement {
     gs_confinement_options options;  // the texts are the caller's
-    bool changes_user;
-    uid_t user;
-    char home[PATH_MAX + 8], user_name[80], log_name[80];  // "HOME=…", "USER=…", "LOGNAME=…" of its entry
-    gid_t groups[GS_CONFINEMENT_GROUPS];  // the first is its own
-    int num_groups;
+    gs_trainer_user user;
     gs_rank_cgroup *cgroup;  // owned; NULL: none
 } gs_confinement;            // {0}: the agent's user, no limits, no secrets
 

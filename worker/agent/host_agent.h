@@ -30,6 +30,7 @@ typedef struct gs_host_agent {
     gs_lookout *lookout;
     gs_shared_place *place;
     gs_examination *examination;
+    gs_trainer_user trainer_user;
     gs_confinement confinement;
     gs_slot *slots;
     int num_slots, signal_fd;

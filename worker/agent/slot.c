@@ -85,10 +85,10 @@ static gs_status make_environment(gs_slot *slot, const gs_json *document) {
         sources.secrets = confinement->options.secrets;
         sources.withheld = confinement->options.withheld;
         sources.passed = confinement->options.pass_environment;
-        if (confinement->changes_user) {
-            user[0] = (char *)(uintptr_t)confinement->home;
-            user[1] = (char *)(uintptr_t)confinement->user_name;
-            user[2] = (char *)(uintptr_t)confinement->log_name;
+        if (confinement->user.is_another) {
+            user[0] = (char *)(uintptr_t)confinement->user.home;
+            user[1] = (char *)(uintptr_t)confinement->user.user_name;
+            user[2] = (char *)(uintptr_t)confinement->user.log_name;
             sources.user = user;
         }
     }

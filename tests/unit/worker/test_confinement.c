@@ -26,7 +26,7 @@
 #define MIB (1 << 20)
 
 static gs_confinement_options plain(void) {
-    return (gs_confinement_options){.run_as = "", .cgroup = "", .secrets = ""};
+    return (gs_confinement_options){.cgroup = "", .secrets = ""};
 }
 
 static gs_json *document_of(const char *limits, const char *device) {
@@ -108,11 +108,13 @@ static void it_becomes_another_user_for_good(void **state) {
     if (geteuid() != 0) skip();
     const gid_t more[] = {0, 12345};  // of the worker, and not for its trainers
     assert_int_equal(setgroups(2, more), 0);
-    options.run_as = "nobody";
+    gs_trainer_user user;
+    options.user = &user;
+    assert_ok(gs_trainer_user_choose(&user, "nobody"));
     assert_ok(gs_confinement_open(&confinement, &options));
     assert_int_equal(run_confined(&confinement, "", look_at_user), 0);
     gs_confinement_close(&confinement);
-    options.run_as = "nobody:nogroup";
+    assert_ok(gs_trainer_user_choose(&user, "nobody:nogroup"));
     assert_ok(gs_confinement_open(&confinement, &options));
     assert_int_equal(run_confined(&confinement, "", look_at_user), 0);
     gs_confinement_close(&confinement);
@@ -122,13 +124,10 @@ static void who_is_not_there_is_an_error_at_the_start(void **state) {
     static const char *const wrong[] = {"no-such-user", "nobody:no-such-group", ":", "12345678", "-1", "4294967295", "nobody:-1"};
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        gs_confinement confinement;
-        gs_confinement_options options = plain();
-        options.run_as = wrong[i];
-        gs_status status = gs_confinement_open(&confinement, &options);
+        gs_trainer_user user;
+        gs_status status = gs_trainer_user_choose(&user, wrong[i]);
         if (status.code != GS_NOT_FOUND) fail_msg("%s: %s", wrong[i], status.message);
         assert_non_null(strstr(status.message, "--run-as"));
-        gs_confinement_close(&confinement);
     }
 }
 

@@ -30,7 +30,7 @@ static int answer(void) {
 static gs_status ask(gs_json **found, const char *how, double seconds) {
     setenv("GRADSYNC_TEST_PROBE", how, 1);
     *found = NULL;
-    return gs_device_probe_ask(found, gs_deadline_in_seconds(seconds));
+    return gs_device_probe_ask(found, &(gs_device_asker){0}, gs_deadline_in_seconds(seconds));
 }
 
 static void what_a_child_prints_is_found(void **state) {

@@ -254,7 +254,7 @@ static void a_trainer_has_its_secret_and_nobody_else_sees_it(void **state) {
     assert_non_null(file);
     fputs("hush-hush\n", file);
     fclose(file);
-    const gs_confinement confinement = {.options = {.run_as = "", .cgroup = "", .secrets = dir}};
+    const gs_confinement confinement = {.options = {.cgroup = "", .secrets = dir}};
     f->slot.confinement = &confinement;
     gs_json *document = document_of("tell", SECRET);
     assert_ok(gs_slot_start(&f->slot, document, NULL));
@@ -294,7 +294,7 @@ static void a_secret_across_the_end_of_a_piece_is_hidden(void **state) {
     assert_non_null(file);
     fputs("hush-hush\n", file);
     fclose(file);
-    const gs_confinement confinement = {.options = {.run_as = "", .cgroup = "", .secrets = dir}};
+    const gs_confinement confinement = {.options = {.cgroup = "", .secrets = dir}};
     f->slot.confinement = &confinement;
     gs_json *document = document_of("long", SECRET);
     assert_ok(gs_slot_start(&f->slot, document, NULL));

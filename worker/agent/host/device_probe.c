@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@
 #include "kernels/device.h"
 
 #define MAX_ANSWER_BYTES (64 * 1024)
+
+extern char **environ;
 
 static void set_version(gs_json *out, const char *name, int version) {
     char text[16];
@@ -58,7 +61,9 @@ gs_json *gs_device_probe_here(void) {
     return out;
 }
 
-static _Noreturn void become_probe(int output_fd, pid_t parent) {
+static _Noreturn void become_probe(int output_fd, pid_t parent, const gs_device_asker *asker) {
+    static char *const name[] = {(char *)(uintptr_t)"gradsync-worker", (char *)(uintptr_t)"devices", NULL};
+    if (asker->user && !gs_trainer_user_become(asker->user)) _exit(127);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
     sigset_t none;
@@ -66,7 +71,7 @@ static _Noreturn void become_probe(int output_fd, pid_t parent) {
     sigprocmask(SIG_SETMASK, &none, NULL);
     dup2(output_fd, STDOUT_FILENO);
     close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-    execl("/proc/self/exe", "gradsync-worker", "devices", (char *)NULL);
+    execve("/proc/self/exe", name, asker->environment ? asker->environment : environ);
     _exit(127);
 }
 
@@ -114,11 +119,11 @@ static gs_status end_child(pid_t pid, gs_status status, gs_deadline deadline) {
     return gs_ok();
 }
 
-static gs_status ask(gs_json **found, gs_deadline deadline) {
+static gs_status ask(gs_json **found, const gs_device_asker *asker, gs_deadline deadline) {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) < 0) return gs_error_from_errno(errno, "pipe");
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) become_probe(fds[1], parent);
+    if (pid == 0) become_probe(fds[1], parent, asker);
     int error_number = errno;
     close(fds[1]);
     if (pid < 0) {
@@ -134,6 +139,6 @@ static gs_status ask(gs_json **found, gs_deadline deadline) {
     return status;
 }
 
-gs_status gs_device_probe_ask(gs_json **found, gs_deadline deadline) {
-    return gs_status_prefix(ask(found, deadline), "device probe");
+gs_status gs_device_probe_ask(gs_json **found, const gs_device_asker *asker, gs_deadline deadline) {
+    return gs_status_prefix(ask(found, asker, deadline), "device probe");
 }
