@@ -55,7 +55,7 @@ install(TARGETS gradsync-coordinator gradsync-api RUNTIME DESTINATION bin COMPON
 install(TARGETS gradsync-worker RUNTIME DESTINATION bin COMPONENT worker EXCLUDE_FROM_ALL)
 install(FILES ${systemd}/gradsync-coordinator.service ${systemd}/gradsync-api.service DESTINATION ${unit_dir} COMPONENT coordinator EXCLUDE_FROM_ALL)
 install(FILES ${systemd}/gradsync-worker.service DESTINATION ${unit_dir} COMPONENT worker EXCLUDE_FROM_ALL)
-install(PROGRAMS ${systemd}/share-checkpoints DESTINATION lib/gradsync COMPONENT worker EXCLUDE_FROM_ALL)
+install(TARGETS gradsync-share-checkpoints RUNTIME DESTINATION lib/gradsync COMPONENT worker EXCLUDE_FROM_ALL)
 install(FILES ${systemd}/gpu.conf DESTINATION share/doc/gradsync-worker/examples COMPONENT worker EXCLUDE_FROM_ALL)
 foreach(component coordinator worker)
   install(FILES ${systemd}/sysusers.conf DESTINATION lib/sysusers.d RENAME gradsync-${component}.conf COMPONENT ${component} EXCLUDE_FROM_ALL)

@@ -8,7 +8,7 @@ command -v systemd-analyze >/dev/null || { echo "SKIP units: no systemd-analyze 
 
 mkdir "$run/units"
 for unit in "$units"/*.service; do
-  sed "s|/usr/bin/|$bin/|; s|/usr/lib/gradsync/|$units/|" "$unit" >"$run/units/$(basename "$unit")"
+  sed "s|/usr/bin/|$bin/|; s|/usr/lib/gradsync/|$bin/|" "$unit" >"$run/units/$(basename "$unit")"
 done
 
 claim "systemd finds nothing wrong with the units"
