@@ -1,5 +1,6 @@
 #include "bench/control_workers.h"
 
+#include "bench/control_curve.h"
 #include "bench/control_reports.h"
 
 #include <arpa/inet.h>
@@ -56,6 +57,7 @@ typedef struct sim_peer {
     int64_t reported_ns, target_step;  // 0: none
     sim_job alone;  // of a trainer that ends its job
     bool has_said_bye;
+    control_curve *curve;  // owned; NULL: nothing is sealed
     gs_strbuf in, out;
     gs_frame frame;  // whose body comes next
     bool has_header;
@@ -71,10 +73,11 @@ struct control_workers {
     int num_jobs;
     control_reports *reports;
     atomic_int agents_welcome, trainers_stepping, links_lost;
-    atomic_ullong sent, received;
+    _Atomic int64_t step_ns;
+    atomic_ullong sent, received, num_reports;
 };
 
-static void put_part(sim_peer *to, const void *data, size_t bytes, uint8_t flags) {
+static void put_frame(sim_peer *to, const void *data, size_t bytes, uint8_t flags) {
     if (bytes < 256) {
         gs_strbuf_putc(&to->out, (char)flags);
         gs_strbuf_putc(&to->out, (char)bytes);
@@ -84,6 +87,13 @@ static void put_part(sim_peer *to, const void *data, size_t bytes, uint8_t flags
             gs_strbuf_putc(&to->out, (char)(bytes >> shift));
     }
     gs_strbuf_add(&to->out, data, bytes);
+}
+
+static void put_part(sim_peer *to, const void *data, size_t bytes, uint8_t flags) {
+    static _Thread_local uint8_t sealed[1 << 16];
+    if (!to->curve) put_frame(to, data, bytes, flags);
+    else if (bytes + CONTROL_CURVE_MORE_BYTES <= sizeof sealed)
+        put_frame(to, sealed, control_curve_seal(to->curve, sealed, flags & FLAG_MORE, flags & FLAG_COMMAND, data, bytes), 0);
 }
 
 static void flush_link(control_workers *workers, sim_peer *to) {
@@ -134,14 +144,18 @@ static void say_hello(control_workers *workers, sim_peer *from) {
     send_message(workers, from, GS_FRAME_REQUEST, from->is_agent ? GS_AGENT_HELLO : GS_HELLO, from->hello);
 }
 
-// The greeting of ZMTP 3.1 with the NULL mechanism, and a DEALER's READY. Messages wait for the
+static const char ready_command[] = "\5READY\13Socket-Type\0\0\0\6DEALER\10Identity\0\0\0";
+
+// The greeting of ZMTP 3.1, and a DEALER's READY of the NULL mechanism or HELLO of CURVE. Messages wait for the
 // other side's READY: libzmq takes none before.
 static void put_greeting(sim_peer *to) {
-    static const char ready[] = "\5READY\13Socket-Type\0\0\0\6DEALER\10Identity\0\0\0";
+    uint8_t hello[CONTROL_CURVE_HELLO_BYTES];
     char greeting[GREETING_BYTES] = {(char)0xff, 0,    0, 0, 0,   0,   0,   0,
                                      1,          0x7f, 3, 1, 'N', 'U', 'L', 'L'};
+    if (to->curve) memcpy(greeting + 12, "CURVE", 5);
     gs_strbuf_add(&to->out, greeting, sizeof greeting);
-    put_part(to, ready, sizeof ready, FLAG_COMMAND);
+    if (to->curve) control_curve_hello(to->curve, hello);
+    put_frame(to, to->curve ? (const void *)hello : ready_command, to->curve ? sizeof hello : sizeof ready_command, FLAG_COMMAND);
     to->handshake_bytes = to->out.len;
 }
 
@@ -162,15 +176,19 @@ static sim_peer *open_link(control_workers *workers) {
     if (workers->num_links == workers->max_links) return NULL;
     sim_peer *made = calloc(1, sizeof *made);
     if (!made) return NULL;
-    made->fd = connect_to(workers);
+    if (workers->options.key) made->curve = malloc(sizeof *made->curve);
+    made->fd = workers->options.key && !made->curve ? -1 : connect_to(workers);
     if (made->fd < 0) {
+        free(made->curve);
         free(made);
         return NULL;
     }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = made};
     epoll_ctl(workers->epoll_fd, EPOLL_CTL_ADD, made->fd, &event);
     workers->links[workers->num_links++] = made;
+    if (made->curve) control_curve_begin(made->curve, workers->options.key);
     put_greeting(made);
+    flush_link(workers, made);
     return made;
 }
 
@@ -201,7 +219,6 @@ static void open_agent(control_workers *workers, int index) {
              index, index, index + 1, (unsigned long long)agent->incarnation,
              workers->options.slots);
     agent->hello = strdup(body);
-    say_hello(workers, agent);
 }
 
 static void start_trainer(control_workers *workers, sim_peer *agent, const gs_json *item) {
@@ -233,7 +250,6 @@ static void start_trainer(control_workers *workers, sim_peer *agent, const gs_js
         agent->index * 100 + trainer->slot + 1, agent->index);
     trainer->hello = strdup(body);
     trainer->coord_epoch = agent->coord_epoch;
-    say_hello(workers, trainer);
 }
 
 static void answer_prepare(control_workers *workers, sim_peer *trainer, const gs_json *item) {
@@ -359,12 +375,28 @@ static void take_message(control_workers *workers, sim_peer *from, const gs_fram
     gs_json_release(item);
 }
 
+// It said WELCOME, or ERROR.
+static void shake_hands(control_workers *workers, sim_peer *from, const char *data, size_t bytes) {
+    uint8_t initiate[CONTROL_CURVE_INITIATE_ROOM];
+    size_t initiate_bytes = control_curve_initiate(from->curve, initiate, data, bytes, ready_command + 6, sizeof ready_command - 6);
+    if (!initiate_bytes) {
+        fprintf(stderr, "control: no handshake: %.*s\n", (int)bytes, data);
+        lose_link(workers, from);
+        return;
+    }
+    put_frame(from, initiate, initiate_bytes, FLAG_COMMAND);
+    from->handshake_bytes = from->out.len;
+    flush_link(workers, from);
+}
+
 static void take_part(control_workers *workers, sim_peer *from, uint8_t flags, const char *data,
                       size_t bytes) {
     if (flags & FLAG_COMMAND) {
         if (bytes >= 6 && !memcmp(data, "\5READY", 6)) {
             from->ready = true;
-            flush_link(workers, from);
+            say_hello(workers, from);
+        } else if (from->curve && !from->ready) {
+            shake_hands(workers, from, data, bytes);
         }
         if (bytes < 7 || memcmp(data, "\4PING", 5) != 0) return;
         char pong[64] = "\4PONG";
@@ -388,6 +420,16 @@ static void take_part(control_workers *workers, sim_peer *from, uint8_t flags, c
     }
 }
 
+// What comes behind the handshake is sealed.
+static void take_frame(control_workers *workers, sim_peer *from, uint8_t flags, char *data, size_t bytes) {
+    bool has_more, is_command;
+    const char *frame;
+    if (!from->curve || !from->ready) take_part(workers, from, flags, data, bytes);
+    else if (control_curve_open(from->curve, (uint8_t *)data, bytes, &has_more, &is_command, &frame, &bytes))
+        take_part(workers, from, (uint8_t)((has_more ? FLAG_MORE : 0) | (is_command ? FLAG_COMMAND : 0)), frame, bytes);
+    else lose_link(workers, from);
+}
+
 // Whole parts at the front of what was received.
 static void take_input(control_workers *workers, sim_peer *from) {
     size_t at = 0;
@@ -405,7 +447,7 @@ static void take_input(control_workers *workers, sim_peer *from) {
             for (int i = 1; i < 9; i++) bytes = bytes << 8 | part[i];
         }
         if (from->in.len - at < header_bytes + bytes) break;
-        take_part(workers, from, part[0], (const char *)part + header_bytes, bytes);
+        take_frame(workers, from, part[0], from->in.text + at + header_bytes, bytes);
         at += header_bytes + bytes;
     }
     memmove(from->in.text, from->in.text + at, from->in.len - at);
@@ -445,6 +487,7 @@ static void send_report(control_workers *workers, sim_peer *from, int64_t now_ns
     const void *record = control_reports_make(
         workers->reports, &bytes, &(control_place){from->generation, from->rank, from->step, from->told_step});
     send_frame(workers, from, GS_FRAME_ONE_WAY, GS_STEP_RECORD, record, bytes);
+    atomic_fetch_add_explicit(&workers->num_reports, 1, memory_order_relaxed);
     from->reported_ns = now_ns;
     from->told_step = from->step;
 }
@@ -465,7 +508,7 @@ static void say_bye(control_workers *workers, sim_peer *from) {
 
 // Ranks of a job end a step together; who has told nothing for a while tells of it then.
 static void make_step(control_workers *workers, sim_peer *from, int64_t now_ns) {
-    int64_t step_ns = (int64_t)(workers->options.step_seconds * 1e9);
+    int64_t step_ns = atomic_load_explicit(&workers->step_ns, memory_order_relaxed);
     from->step = (now_ns - from->of_job->begun_ns) / step_ns;
     from->step_ns = from->of_job->begun_ns + (from->step + 1) * step_ns;
     if (from->target_step && from->step >= from->target_step) {
@@ -502,6 +545,7 @@ static void free_link(sim_peer *link) {
     gs_strbuf_release(&link->in);
     gs_strbuf_release(&link->out);
     free(link->hello);
+    free(link->curve);
     free(link);
 }
 
@@ -539,6 +583,7 @@ gs_status control_workers_start(control_workers **out, const control_workers_opt
     control_workers *workers = calloc(1, sizeof *workers);
     if (!workers) return gs_error(GS_RESOURCE_EXHAUSTED, "workers: out of memory");
     workers->options = *options;
+    control_workers_pace(workers, options->step_seconds);
     workers->max_links = options->num_agents * (options->slots * 8 + 1);  // some are started again
     workers->links = calloc((size_t)workers->max_links, sizeof(sim_peer *));
     workers->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -556,7 +601,12 @@ control_workers_counts control_workers_count(control_workers *workers) {
                                     .trainers_stepping = atomic_load(&workers->trainers_stepping),
                                     .links_lost = atomic_load(&workers->links_lost),
                                     .sent = atomic_load(&workers->sent),
-                                    .received = atomic_load(&workers->received)};
+                                    .received = atomic_load(&workers->received),
+                                    .reports = atomic_load(&workers->num_reports)};
+}
+
+void control_workers_pace(control_workers *workers, double step_seconds) {
+    atomic_store(&workers->step_ns, (int64_t)(step_seconds * 1e9));
 }
 
 void control_workers_stop(control_workers *workers) {
