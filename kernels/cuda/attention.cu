@@ -1,69 +1,49 @@
 // Causal self-attention of fp32, forward and backward, on the ordinary cores: as exact as
 // kernels/cpu, also where matrix products may round to TF32.
 //
-// The same tiles and the same kernels as for 16 bits (attention_half_forward.cu,
-// attention_half_backward.cu), with products of fused multiplications and additions: thread (y, x)
-// of 8 x 16 holds rows y, y + 8, … and columns x, x + 16, … of every product. A row belongs to 16
-// lanes of one warp, so what passes through `weights` in shared memory needs no barrier of the
-// block.
+// Jobs, places and tiles are those of 16 bits (attention.cuh), products are fused multiplications
+// and additions: thread (y, x) of 8 x 16 holds rows y, y + 8, … and columns x, x + 16, … of a
+// product of SIDE rows with SIDE columns. A row belongs to 16 lanes of one warp, so what passes
+// through `weights` in shared memory needs no barrier of the block.
 #include "kernels/cuda/attention.cuh"
 
 typedef attention_job<float> float_job;
 
-// R: rows of a thread, C: columns of its scores, so that everything fits into registers and 99 KiB.
+// R rows and C columns are a thread's, so that everything fits into registers and 99 KiB.
 template <int D> struct float_plan {
-    static constexpr int R = D <= 64 ? 8 : D <= 128 ? 4 : 2;
-    static constexpr int C = D <= 64 ? 4 : D <= 128 ? 2 : 1;
-    static constexpr int ROWS = 8 * R, COLUMNS = 16 * C;
-    static constexpr int STRIDE = D + 4;  // an odd number of 16-byte pieces
-    static constexpr int WEIGHT_STRIDE = COLUMNS + 4;
-    static constexpr int ROW_NUMBERS = ROWS * STRIDE, COLUMN_NUMBERS = COLUMNS * STRIDE;
-    static constexpr int WEIGHT_NUMBERS = ROWS * WEIGHT_STRIDE;
-    static constexpr int FORWARD_BYTES = (ROW_NUMBERS + 2 * COLUMN_NUMBERS + WEIGHT_NUMBERS) * 4;
-    static constexpr int BACKWARD_BYTES =
-        (2 * ROW_NUMBERS + 2 * COLUMN_NUMBERS + WEIGHT_NUMBERS + 2 * COLUMNS) * 4;
+    static constexpr int SIDE = D <= 64 ? 64 : D <= 128 ? 32 : 16;
+    static constexpr int R = SIDE / 8, C = SIDE / 16;
+    static constexpr int STRIDE = attention_tile<float, D>::STRIDE;
+    static constexpr int WEIGHT_STRIDE = SIDE + 4;
+    static constexpr int TILE_NUMBERS = SIDE * STRIDE, WEIGHT_NUMBERS = SIDE * WEIGHT_STRIDE;
+    static constexpr int FORWARD_BYTES = (3 * TILE_NUMBERS + WEIGHT_NUMBERS) * 4;
+    static constexpr int BACKWARD_BYTES = (4 * TILE_NUMBERS + WEIGHT_NUMBERS + 2 * SIDE) * 4;
 };
 
-struct float_rows {
-    const float *data;
-    size_t stride;
-};
-
-__device__ __forceinline__ int thread_y() {
-    return (int)(threadIdx.x / 16);
+// Row i and column j of a thread.
+__device__ __forceinline__ int row_of(int i) {
+    return (int)(threadIdx.x / 16) + 8 * i;
 }
 
-__device__ __forceinline__ int thread_x() {
-    return (int)(threadIdx.x % 16);
+__device__ __forceinline__ int column_of(int j) {
+    return (int)(threadIdx.x % 16) + 16 * j;
 }
 
-template <int D, int ROWS>
-__device__ __forceinline__ void load_rows(float *tile, float_rows from, int first,
-                                          const float_job &job) {
-    constexpr int STRIDE = float_plan<D>::STRIDE;
-    if (job.whole_vectors) {
-        for (int i = (int)threadIdx.x; i < ROWS * (D / 4); i += GS_ATTENTION_THREADS) {
-            const int row = i / (D / 4), column = i % (D / 4) * 4;
-            float4 numbers = {0, 0, 0, 0};
-            if (first + row < job.positions && column < job.head_channels) {
-                numbers =
-                    *(const float4 *)(from.data + (size_t)(first + row) * from.stride + column);
-            }
-            *(float4 *)(tile + row * STRIDE + column) = numbers;
-        }
-        return;
-    }
-    for (int i = (int)threadIdx.x; i < ROWS * D; i += GS_ATTENTION_THREADS) {
-        const int row = i / D, column = i % D;
-        const bool valid = first + row < job.positions && column < job.head_channels;
-        tile[row * STRIDE + column] =
-            valid ? from.data[(size_t)(first + row) * from.stride + column] : 0.0f;
-    }
+// Two tiles, once all have left those before, and what has started on its way earlier.
+template <int D>
+__device__ __forceinline__ void load_two(gs_async_copies &copies, float *to, head_rows<float> from,
+                                         float *other, head_rows<float> other_from, int first,
+                                         const float_job &job) {
+    __syncthreads();
+    start_tile<D, float_plan<D>::SIDE>(copies, to, from, first, job);
+    start_tile<D, float_plan<D>::SIDE>(copies, other, other_from, first, job);
+    copies.commit();
+    copies.wait<0>();
 }
 
 // scores = rows · columnsᵀ
 template <int D, int R, int C>
-__device__ __forceinline__ void multiply(float scores[R][C], const float *rows,
+__device__ __forceinline__ void multiply(float (&scores)[R][C], const float *rows,
                                          const float *columns) {
     constexpr int STRIDE = float_plan<D>::STRIDE;
 #pragma unroll
@@ -75,11 +55,9 @@ __device__ __forceinline__ void multiply(float scores[R][C], const float *rows,
     for (int k = 0; k < D; k += 4) {
         float4 a[R], b[C];
 #pragma unroll
-        for (int i = 0; i < R; i++)
-            a[i] = *(const float4 *)(rows + (thread_y() + 8 * i) * STRIDE + k);
+        for (int i = 0; i < R; i++) a[i] = *(const float4 *)(rows + row_of(i) * STRIDE + k);
 #pragma unroll
-        for (int j = 0; j < C; j++)
-            b[j] = *(const float4 *)(columns + (thread_x() + 16 * j) * STRIDE + k);
+        for (int j = 0; j < C; j++) b[j] = *(const float4 *)(columns + column_of(j) * STRIDE + k);
 #pragma unroll
         for (int i = 0; i < R; i++) {
 #pragma unroll
@@ -93,34 +71,27 @@ __device__ __forceinline__ void multiply(float scores[R][C], const float *rows,
     }
 }
 
+// sums += mine · tile; `mine` passes through `weights`.
 template <int D, int R, int C>
-__device__ __forceinline__ void share_weights(float *weights, const float mine[R][C]) {
+__device__ __forceinline__ void add_product(float (&sums)[R][D / 16], const float (&mine)[R][C],
+                                            float *weights, const float *tile) {
+    constexpr int STRIDE = float_plan<D>::STRIDE, WEIGHT_STRIDE = float_plan<D>::WEIGHT_STRIDE;
     __syncwarp();  // the warp has left what was there
 #pragma unroll
     for (int i = 0; i < R; i++) {
 #pragma unroll
-        for (int j = 0; j < C; j++) {
-            weights[(thread_y() + 8 * i) * float_plan<D>::WEIGHT_STRIDE + thread_x() + 16 * j] =
-                mine[i][j];
-        }
+        for (int j = 0; j < C; j++) weights[row_of(i) * WEIGHT_STRIDE + column_of(j)] = mine[i][j];
     }
     __syncwarp();
-}
-
-// sums += weights · tile
-template <int D, int R, int C>
-__device__ __forceinline__ void add_weighted(float sums[R][D / 16], const float *weights,
-                                             const float *tile) {
-    constexpr int STRIDE = float_plan<D>::STRIDE, WEIGHT_STRIDE = float_plan<D>::WEIGHT_STRIDE;
 #pragma unroll 1
     for (int k = 0; k < 16 * C; k += 4) {
         float4 a[R];
 #pragma unroll
         for (int i = 0; i < R; i++)
-            a[i] = *(const float4 *)(weights + (thread_y() + 8 * i) * WEIGHT_STRIDE + k);
+            a[i] = *(const float4 *)(weights + row_of(i) * WEIGHT_STRIDE + k);
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            const float *at = tile + k * STRIDE + thread_x() + 16 * j;
+            const float *at = tile + k * STRIDE + column_of(j);
             const float b0 = at[0], b1 = at[STRIDE], b2 = at[2 * STRIDE], b3 = at[3 * STRIDE];
 #pragma unroll
             for (int i = 0; i < R; i++) {
@@ -133,30 +104,24 @@ __device__ __forceinline__ void add_weighted(float sums[R][D / 16], const float 
     }
 }
 
-template <int D, int R> __device__ __forceinline__ void clear(float sums[R][D / 16]) {
-#pragma unroll
-    for (int i = 0; i < R; i++) {
-#pragma unroll
-        for (int j = 0; j < D / 16; j++) sums[i][j] = 0;
-    }
-}
-
+// Rows from position `first` on = factors · sums.
 template <int D, int R>
 __device__ __forceinline__ void store(float *to, size_t stride, int first,
-                                      const float sums[R][D / 16], const float factors[R],
+                                      const float (&sums)[R][D / 16], const float (&factors)[R],
                                       const float_job &job) {
 #pragma unroll
     for (int i = 0; i < R; i++) {
-        const int row = first + thread_y() + 8 * i;
+        const int row = first + row_of(i);
         if (row >= job.positions) continue;
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            const int column = thread_x() + 16 * j;
-            if (column < job.head_channels)
-                to[(size_t)row * stride + column] = sums[i][j] * factors[i];
+            if (column_of(j) < job.head_channels)
+                to[(size_t)row * stride + column_of(j)] = sums[i][j] * factors[i];
         }
     }
 }
+
+// ---- forward
 
 // Of the 16 lanes that share a row.
 __device__ __forceinline__ float sum_lanes(float value) {
@@ -168,27 +133,23 @@ __device__ __forceinline__ float sum_lanes(float value) {
 
 __device__ __forceinline__ float max_lanes(float value) {
 #pragma unroll
-    for (int distance = 8; distance; distance /= 2) {
+    for (int distance = 8; distance; distance /= 2)
         value = fmaxf(value, __shfl_xor_sync(GS_FULL_WARP, value, distance));
-    }
     return value;
 }
-
-// ---- forward
 
 // Scores become exponentials, what was summed before shrinks. `first_query` and `first_key` are the
 // tile's.
 template <int D, int R, int C>
-__device__ __forceinline__ void advance(float scores[R][C], float sums[R][D / 16], float largest[R],
-                                        float sum[R], int first_query, int first_key,
-                                        float scale_log2) {
+__device__ __forceinline__ void advance(float (&scores)[R][C], float (&sums)[R][D / 16],
+                                        float (&largest)[R], float (&sum)[R], int first_query,
+                                        int first_key, float scale_log2) {
 #pragma unroll
     for (int i = 0; i < R; i++) {
-        const int query = first_query + thread_y() + 8 * i;
         float next = largest[i];
 #pragma unroll
         for (int j = 0; j < C; j++) {
-            if (first_key + thread_x() + 16 * j > query) scores[i][j] = -INFINITY;
+            if (first_key + column_of(j) > first_query + row_of(i)) scores[i][j] = -INFINITY;
             next = fmaxf(next, scores[i][j]);
         }
         next = max_lanes(next);
@@ -208,261 +169,134 @@ __device__ __forceinline__ void advance(float scores[R][C], float sums[R][D / 16
 template <int D>
 __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2) attention_forward(const float_job job) {
     typedef float_plan<D> plan;
-    constexpr int R = plan::R, C = plan::C;
+    constexpr int R = plan::R, C = plan::C, SIDE = plan::SIDE;
     GS_DYNAMIC_SHARED(float, shared);
     float *const queries = shared;
-    float *const keys = queries + plan::ROW_NUMBERS;
-    float *const values = keys + plan::COLUMN_NUMBERS;
-    float *const weights = values + plan::COLUMN_NUMBERS;
+    float *const keys = queries + plan::TILE_NUMBERS;
+    float *const values = keys + plan::TILE_NUMBERS;
+    float *const weights = values + plan::TILE_NUMBERS;
     const attention_place place = find_place(job);
-    const int first = (int)(job.num_tiles - 1 - place.order) * plan::ROWS;
-    const size_t stride = 3 * job.channels;
-    const float_rows q = {job.qkv + find_head(job, place.head, 3), stride};
-    const float_rows k = {q.data + job.channels, stride}, v = {k.data + job.channels, stride};
-    const int last = min(first + plan::ROWS, job.positions) - 1;
+    const head_inputs<float> in = find_inputs<false>(job, place.head);
+    const int first = (int)(job.num_tiles - 1 - place.order) * SIDE;
+    const int end = min(first + SIDE, job.positions);
     const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
 
-    float sums[R][D / 16], largest[R], sum[R], factors[R];
-    clear<D, R>(sums);
+    float sums[R][D / 16] = {}, largest[R], sum[R] = {}, factors[R];
 #pragma unroll
-    for (int i = 0; i < R; i++) {
-        largest[i] = -INFINITY;
-        sum[i] = 0;
-    }
-    load_rows<D, plan::ROWS>(queries, q, first, job);
-    for (int first_key = 0; first_key <= last; first_key += plan::COLUMNS) {
-        __syncthreads();  // all have left the tile before
-        load_rows<D, plan::COLUMNS>(keys, k, first_key, job);
-        load_rows<D, plan::COLUMNS>(values, v, first_key, job);
+    for (int i = 0; i < R; i++) largest[i] = -INFINITY;
+    gs_async_copies copies;
+    start_tile<D, SIDE>(copies, queries, in.q, first, job);
+    for (int first_key = 0; first_key < end; first_key += SIDE) {
+        load_two<D>(copies, keys, in.k, values, in.v, first_key, job);
         __syncthreads();
         float scores[R][C];
-        multiply<D, R, C>(scores, queries, keys);
-        advance<D, R, C>(scores, sums, largest, sum, first, first_key, scale_log2);
-        share_weights<D, R, C>(weights, scores);
-        add_weighted<D, R, C>(sums, weights, values);
+        multiply<D>(scores, queries, keys);
+        advance<D>(scores, sums, largest, sum, first, first_key, scale_log2);
+        add_product<D>(sums, scores, weights, values);
     }
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const float whole = sum_lanes(sum[i]);
-        const int query = first + thread_y() + 8 * i;
+        const int query = first + row_of(i);
         factors[i] = 1.0f / whole;
-        if (thread_x() == 0 && query < job.positions) {
+        if (column_of(0) == 0 && query < job.positions) {
             job.logsumexp[(size_t)place.head * (size_t)job.positions + (size_t)query] =
                 largest[i] * job.scale + logf(whole);
         }
     }
-    store<D, R>(job.to + find_head(job, place.head, 1), job.channels, first, sums, factors, job);
+    store<D>(job.to + find_head(job, place.head, 1), job.channels, first, sums, factors, job);
 }
 
-// ---- backward
+// ---- backward, behind weigh_rows
 
-#define WEIGHT_LANES 8  // of a row
-#define WEIGHT_ROWS (GS_ATTENTION_THREADS / WEIGHT_LANES)
-
-// Σ dout · out of each position of each head, in the order in which (B, T, C) has them.
-__global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2) weigh_float_rows(const float_job job) {
-    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
-    const int lane = (int)(threadIdx.x % WEIGHT_LANES);
-    for (size_t first = (size_t)blockIdx.x * WEIGHT_ROWS; first < num_rows;
-         first += (size_t)gridDim.x * WEIGHT_ROWS) {
-        const size_t row = first + threadIdx.x / WEIGHT_LANES, at = row * (size_t)job.head_channels;
-        float sum = 0;
-        for (int i = lane; row < num_rows && i < job.head_channels; i += WEIGHT_LANES) {
-            sum = fmaf(job.dout[at + (size_t)i], job.out[at + (size_t)i], sum);
-        }
-#pragma unroll
-        for (int distance = WEIGHT_LANES / 2; distance; distance /= 2) {
-            sum += __shfl_xor_sync(GS_FULL_WARP, sum, distance);
-        }
-        if (lane || row >= num_rows) continue;
-        const size_t position = row / (size_t)job.heads, h = row % (size_t)job.heads;
-        keep_weighted(job.to + position * 3 * job.channels + h * (size_t)job.head_channels, sum);
-    }
-}
-
-// A query's logsumexp in base 2; behind the last position every probability is 0.
-__device__ __forceinline__ float read_normal(const float_job &job, const float *logsumexp,
-                                             int query) {
-    return query < job.positions ? logsumexp[query] * GS_ATTENTION_LOG2_E : INFINITY;
-}
-
-__device__ __forceinline__ float read_weighted(const float_job &job, const float *dq, int query) {
-    return query < job.positions ? recall_weighted(dq + (size_t)query * 3 * job.channels) : 0.0f;
-}
-
-// dk and dv: rows are keys, columns are queries.
-template <int D>
-__global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
-    attention_backward_keys(const float_job job) {
+// OF_KEYS: dk and dv of a tile of keys, by which queries come. Else dq of a tile of queries, by
+// which keys come.
+template <int D, bool OF_KEYS>
+__global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2) attention_backward(const float_job job) {
     typedef float_plan<D> plan;
-    constexpr int R = plan::R, C = plan::C;
+    constexpr int R = plan::R, C = plan::C, SIDE = plan::SIDE;
     GS_DYNAMIC_SHARED(float, shared);
-    float *const keys = shared;
-    float *const values = keys + plan::ROW_NUMBERS;
-    float *const queries = values + plan::ROW_NUMBERS;
-    float *const douts = queries + plan::COLUMN_NUMBERS;
-    float *const weights = douts + plan::COLUMN_NUMBERS;
-    float *const normals = weights + plan::WEIGHT_NUMBERS;
-    float *const weighted = normals + plan::COLUMNS;
+    float *const score_rows = shared;
+    float *const slope_rows = score_rows + plan::TILE_NUMBERS;
+    float *const score_columns = slope_rows + plan::TILE_NUMBERS;
+    float *const slope_columns = score_columns + plan::TILE_NUMBERS;
+    float *const weights = slope_columns + plan::TILE_NUMBERS;
+    float *const normals = weights + plan::WEIGHT_NUMBERS;  // of the queries
+    float *const weighted = normals + SIDE;
     const attention_place place = find_place(job);
-    const int first = (int)place.order * plan::ROWS;
-    const size_t stride = 3 * job.channels, head = find_head(job, place.head, 3);
-    const float_rows q = {job.qkv + head, stride}, k = {q.data + job.channels, stride};
-    const float_rows v = {k.data + job.channels, stride};
-    const float_rows dout = {job.dout + find_head(job, place.head, 1), job.channels};
-    const float *const logsumexp = job.saved_logsumexp + (size_t)place.head * (size_t)job.positions;
+    const head_inputs<float> in = find_inputs<true>(job, place.head);
+    const int first = (int)(OF_KEYS ? place.order : job.num_tiles - 1 - place.order) * SIDE;
+    const int begin = OF_KEYS ? first : 0;
+    const int end = OF_KEYS ? job.positions : min(first + SIDE, job.positions);
     const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
 
-    float dk[R][D / 16], dv[R][D / 16], ones[R], scales[R];
-    clear<D, R>(dk);
-    clear<D, R>(dv);
-    load_rows<D, plan::ROWS>(keys, k, first, job);
-    load_rows<D, plan::ROWS>(values, v, first, job);
-    for (int first_query = first / plan::COLUMNS * plan::COLUMNS; first_query < job.positions;
-         first_query += plan::COLUMNS) {
-        __syncthreads();  // all have left the tile before
-        load_rows<D, plan::COLUMNS>(queries, q, first_query, job);
-        load_rows<D, plan::COLUMNS>(douts, dout, first_query, job);
-        if (threadIdx.x < plan::COLUMNS) {
-            const int query = first_query + (int)threadIdx.x;
-            normals[threadIdx.x] = read_normal(job, logsumexp, query);
-            weighted[threadIdx.x] = read_weighted(job, job.to + head, query);
+    float dv[R][D / 16] = {}, sums[R][D / 16] = {};  // sums: dk or dq
+    gs_async_copies copies;
+    start_tile<D, SIDE>(copies, score_rows, OF_KEYS ? in.k : in.q, first, job);
+    start_tile<D, SIDE>(copies, slope_rows, OF_KEYS ? in.v : in.dout, first, job);
+    for (int column = begin; column < end; column += SIDE) {
+        load_two<D>(copies, score_columns, OF_KEYS ? in.q : in.k, slope_columns,
+                    OF_KEYS ? in.dout : in.v, column, job);
+        // What weigh_rows kept of a block's own queries is read before the block writes there.
+        if (threadIdx.x < SIDE && (OF_KEYS || column == begin)) {
+            const query_numbers numbers =
+                read_query(job, in, (OF_KEYS ? column : first) + (int)threadIdx.x);
+            normals[threadIdx.x] = numbers.logsumexp_log2;
+            weighted[threadIdx.x] = numbers.weighted;
         }
         __syncthreads();
         float p[R][C], slopes[R][C];
-        multiply<D, R, C>(p, keys, queries);
+        multiply<D>(p, score_rows, score_columns);
+        multiply<D>(slopes, slope_rows, slope_columns);
 #pragma unroll
         for (int i = 0; i < R; i++) {
 #pragma unroll
             for (int j = 0; j < C; j++) {
-                const int key = first + thread_y() + 8 * i, column = thread_x() + 16 * j;
-                const float e = exp2f(fmaf(p[i][j], scale_log2, -normals[column]));
-                p[i][j] = key <= first_query + column ? e : 0.0f;
+                const int query = OF_KEYS ? column_of(j) : row_of(i);
+                const int ahead = column + column_of(j) - first - row_of(i);
+                const bool seen = OF_KEYS ? ahead >= 0 : ahead <= 0;
+                const float e = exp2f(fmaf(p[i][j], scale_log2, -normals[query]));
+                p[i][j] = seen ? e : 0.0f;
+                slopes[i][j] = seen ? e * (slopes[i][j] - weighted[query]) : 0.0f;
             }
         }
-        share_weights<D, R, C>(weights, p);
-        add_weighted<D, R, C>(dv, weights, douts);
-        multiply<D, R, C>(slopes, values, douts);
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-#pragma unroll
-            for (int j = 0; j < C; j++)
-                slopes[i][j] = p[i][j] * (slopes[i][j] - weighted[thread_x() + 16 * j]);
-        }
-        share_weights<D, R, C>(weights, slopes);
-        add_weighted<D, R, C>(dk, weights, queries);
+        if (OF_KEYS) add_product<D>(dv, p, weights, slope_columns);
+        add_product<D>(sums, slopes, weights, score_columns);
     }
+    float ones[R], scales[R];
 #pragma unroll
     for (int i = 0; i < R; i++) {
         ones[i] = 1.0f;
         scales[i] = job.scale;
     }
-    float *const to = job.to + head + job.channels;
-    store<D, R>(to, stride, first, dk, scales, job);
-    store<D, R>(to + job.channels, stride, first, dv, ones, job);
-}
-
-// dq: rows are queries, columns are keys.
-template <int D>
-__global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
-    attention_backward_queries(const float_job job) {
-    typedef float_plan<D> plan;
-    constexpr int R = plan::R, C = plan::C;
-    GS_DYNAMIC_SHARED(float, shared);
-    float *const queries = shared;
-    float *const douts = queries + plan::ROW_NUMBERS;
-    float *const keys = douts + plan::ROW_NUMBERS;
-    float *const values = keys + plan::COLUMN_NUMBERS;
-    float *const weights = values + plan::COLUMN_NUMBERS;
-    const attention_place place = find_place(job);
-    const int first = (int)(job.num_tiles - 1 - place.order) * plan::ROWS;
-    const size_t stride = 3 * job.channels, head = find_head(job, place.head, 3);
-    const float_rows q = {job.qkv + head, stride}, k = {q.data + job.channels, stride};
-    const float_rows v = {k.data + job.channels, stride};
-    const float_rows dout = {job.dout + find_head(job, place.head, 1), job.channels};
-    const float *const logsumexp = job.saved_logsumexp + (size_t)place.head * (size_t)job.positions;
-    const int last = min(first + plan::ROWS, job.positions) - 1;
-    const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
-
-    float dq[R][D / 16], normals[R], weighted[R], scales[R];
-    clear<D, R>(dq);
-    // What weigh_float_rows kept is read before anything is written there: the 16 lanes of a row
-    // are of one warp.
-#pragma unroll
-    for (int i = 0; i < R; i++) {
-        const int query = first + thread_y() + 8 * i;
-        normals[i] = read_normal(job, logsumexp, query);
-        weighted[i] = read_weighted(job, job.to + head, query);
-        scales[i] = job.scale;
-    }
-    load_rows<D, plan::ROWS>(queries, q, first, job);
-    load_rows<D, plan::ROWS>(douts, dout, first, job);
-    for (int first_key = 0; first_key <= last; first_key += plan::COLUMNS) {
-        __syncthreads();  // all have left the tile before
-        load_rows<D, plan::COLUMNS>(keys, k, first_key, job);
-        load_rows<D, plan::COLUMNS>(values, v, first_key, job);
-        __syncthreads();
-        float p[R][C], slopes[R][C];
-        multiply<D, R, C>(p, queries, keys);
-        multiply<D, R, C>(slopes, douts, values);
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-#pragma unroll
-            for (int j = 0; j < C; j++) {
-                const int query = first + thread_y() + 8 * i, key = first_key + thread_x() + 16 * j;
-                const float e = exp2f(fmaf(p[i][j], scale_log2, -normals[i]));
-                slopes[i][j] = key <= query ? e * (slopes[i][j] - weighted[i]) : 0.0f;
-            }
-        }
-        share_weights<D, R, C>(weights, slopes);
-        add_weighted<D, R, C>(dq, weights, keys);
-    }
-    store<D, R>(job.to + head, stride, first, dq, scales, job);
+    float *const to = job.to + in.at;
+    store<D>(OF_KEYS ? to + job.channels : to, in.q.stride, first, sums, scales, job);
+    if (OF_KEYS) store<D>(to + 2 * job.channels, in.q.stride, first, dv, ones, job);
 }
 
 // ---- launching
 
-template <int D> static void launch_forward(gs_stream *stream, float_job job) {
-    const unsigned blocks = count_blocks(&job, float_plan<D>::ROWS);
-    GS_ALLOW_SHARED(stream, (attention_forward<D>), float_plan<D>::FORWARD_BYTES);
-    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, float_plan<D>::FORWARD_BYTES,
-              (attention_forward<D>), job);
-}
-
-template <int D> static void launch_backward(gs_stream *stream, float_job job) {
-    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
-    GS_LAUNCH(stream, gs_num_blocks(num_rows, WEIGHT_ROWS, 32 * (size_t)gs_num_sms(stream)),
-              GS_ATTENTION_THREADS, 0, weigh_float_rows, job);
-    const unsigned blocks = count_blocks(&job, float_plan<D>::ROWS);
-    GS_ALLOW_SHARED(stream, (attention_backward_keys<D>), float_plan<D>::BACKWARD_BYTES);
-    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, float_plan<D>::BACKWARD_BYTES,
-              (attention_backward_keys<D>), job);
-    GS_ALLOW_SHARED(stream, (attention_backward_queries<D>), float_plan<D>::BACKWARD_BYTES);
-    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, float_plan<D>::BACKWARD_BYTES,
-              (attention_backward_queries<D>), job);
-}
-
 extern "C" void gs_cuda_attention(gs_stream *stream, float *out, float *logsumexp, const float *qkv,
                                   const gs_attention *shape) {
     if (!accept_attention(stream, shape)) return;
-    float_job job = plan_attention<float>(shape);
-    job.qkv = qkv;
-    job.to = out;
-    job.logsumexp = logsumexp;
-    job.whole_vectors = job.whole_vectors && is_vector_address(qkv);
-    run_for_head_size(shape->head_channels, [&]<int D>() { launch_forward<D>(stream, job); });
+    const float_job job = plan_forward(out, logsumexp, qkv, shape);
+    run_for_head_size(shape->head_channels, [&]<int D>() {
+        GS_LAUNCH_TILES(stream, job, float_plan<D>::SIDE, float_plan<D>::FORWARD_BYTES,
+                        (attention_forward<D>));
+    });
 }
 
 extern "C" void gs_cuda_attention_backward(gs_stream *stream, float *dqkv, const float *dout,
                                            const float *qkv, const float *out,
                                            const float *logsumexp, const gs_attention *shape) {
     if (!accept_attention(stream, shape)) return;
-    float_job job = plan_attention<float>(shape);
-    job.qkv = qkv;
-    job.dout = dout;
-    job.out = out;
-    job.to = dqkv;
-    job.saved_logsumexp = logsumexp;
-    job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(dout);
-    run_for_head_size(shape->head_channels, [&]<int D>() { launch_backward<D>(stream, job); });
+    const float_job job = plan_backward(dqkv, dout, qkv, out, logsumexp, shape);
+    launch_weights<GS_FP32>(stream, job);
+    run_for_head_size(shape->head_channels, [&]<int D>() {
+        typedef float_plan<D> plan;
+        GS_LAUNCH_TILES(stream, job, plan::SIDE, plan::BACKWARD_BYTES,
+                        (attention_backward<D, true>));
+        GS_LAUNCH_TILES(stream, job, plan::SIDE, plan::BACKWARD_BYTES,
+                        (attention_backward<D, false>));
+    });
 }

@@ -1,13 +1,9 @@
-// What the attention kernels share: where a head lies, which block does what, tiles in shared
-// memory and the products of tiles on tensor cores.
+// What the attention kernels of all types share: where a head lies, which block does what, tiles in
+// shared memory, and the sums that backward begins with.
 //
-// A warp has ROWS = 16 · M rows of its own, queries or keys; the other side comes by in tiles. Its
-// scores stay in registers: what the first product leaves there is what the second one takes
-// (accumulators of 16 x 16 are the A of a product over those 16 columns).
-//
-// Rows in shared memory are D + 8 numbers long: an odd number of 16-byte pieces, so that eight rows
-// lie in different banks, whatever D. Channels from head_channels to D, and rows behind the last
-// position, are 0.
+// Rows in shared memory are one 16-byte piece longer than D numbers: an odd number of pieces, so
+// that eight rows lie in different banks, whatever D. Channels from head_channels to D, and rows
+// behind the last position, are 0.
 #ifndef KERNELS_CUDA_ATTENTION_CUH
 #define KERNELS_CUDA_ATTENTION_CUH
 
@@ -16,11 +12,11 @@
 #include <stdint.h>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/kernels.h"
 
 #define GS_ATTENTION_THREADS 128
-#define GS_ATTENTION_WARPS (GS_ATTENTION_THREADS / 32)
 #define GS_ATTENTION_MAX_CHANNELS 256
 #define GS_ATTENTION_LOG2_E 1.4426950408889634f
 
@@ -36,6 +32,12 @@ template <typename NUMBER> struct attention_job {
     unsigned num_heads, num_tiles, heads_per_group;  // num_heads: of all sequences
     float scale;                                     // 1/√HS
     bool whole_vectors;                              // every head starts on a 16-byte boundary
+};
+
+// One head of a tensor: rows `stride` numbers apart.
+template <typename NUMBER> struct head_rows {
+    const NUMBER *data;
+    size_t stride;
 };
 
 struct attention_place {
@@ -61,6 +63,32 @@ __device__ __forceinline__ size_t find_head(const attention_job<NUMBER> &job, un
     return sequence * (size_t)job.positions * parts * job.channels + h * (size_t)job.head_channels;
 }
 
+// What the blocks of a head read.
+template <typename NUMBER> struct head_inputs {
+    size_t at;  // where the head begins in a (B, T, 3 · C) tensor
+    head_rows<NUMBER> q, k, v;
+    head_rows<NUMBER> dout;  // of backward alone, as what follows
+    const float *logsumexp;  // of the head's first position
+};
+
+template <bool BACKWARD, typename NUMBER>
+__device__ __forceinline__ head_inputs<NUMBER> find_inputs(const attention_job<NUMBER> &job,
+                                                           unsigned head) {
+    const size_t stride = 3 * job.channels;
+    head_inputs<NUMBER> inputs;
+    inputs.at = find_head(job, head, 3);
+    inputs.q = {job.qkv + inputs.at, stride};
+    inputs.k = {inputs.q.data + job.channels, stride};
+    inputs.v = {inputs.k.data + job.channels, stride};
+    if constexpr (BACKWARD) {
+        inputs.dout = {job.dout + find_head(job, head, 1), job.channels};
+        inputs.logsumexp = job.saved_logsumexp + (size_t)head * (size_t)job.positions;
+    }
+    return inputs;
+}
+
+// ---- Σ dout · out of each query
+
 // Σ dout · out of a row waits where its dq will be written: the first 32 bits of the head's
 // channels, which the last kernel of backward overwrites. So backward needs no memory beside its
 // result.
@@ -82,209 +110,91 @@ __device__ __forceinline__ float recall_weighted(const uint16_t *dq) {
     return __uint_as_float((uint32_t)dq[0] | (uint32_t)dq[1] << 16);
 }
 
-// ---- tiles of 16-bit numbers
+#define GS_WEIGHT_LANES 8  // of a row
+#define GS_WEIGHT_ROWS (GS_ATTENTION_THREADS / GS_WEIGHT_LANES)
 
-template <int D> struct half_tile {
-    static constexpr int STRIDE = D + 8;
-    static constexpr int PIECES = D / 8;  // of 16 bytes
+// The first kernel of backward. A row is one position of one head, in the order in which (B, T, C)
+// has them.
+template <gs_dtype TYPE>
+__global__ void __launch_bounds__(GS_ATTENTION_THREADS)
+    weigh_rows(const attention_job<typename gs_number<TYPE>::type> job) {
+    typedef typename gs_number<TYPE>::type number;
+    constexpr int WIDTH = 16 / sizeof(number);
+    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
+    const int lane = (int)(threadIdx.x % GS_WEIGHT_LANES);
+    for (size_t first = (size_t)blockIdx.x * GS_WEIGHT_ROWS; first < num_rows;
+         first += (size_t)gridDim.x * GS_WEIGHT_ROWS) {
+        const size_t row = first + threadIdx.x / GS_WEIGHT_LANES;
+        const number *const dout = job.dout + row * (size_t)job.head_channels;
+        const number *const out = job.out + row * (size_t)job.head_channels;
+        const int channels = row < num_rows ? job.head_channels : 0;
+        float sum = 0;
+        if (job.whole_vectors) {
+            for (int i = WIDTH * lane; i < channels; i += WIDTH * GS_WEIGHT_LANES) {
+                const gs_vec16<number> a = gs_load16(dout + i), b = gs_load16(out + i);
+#pragma unroll
+                for (int k = 0; k < WIDTH; k++)
+                    sum += gs_number<TYPE>::widen(a.at[k]) * gs_number<TYPE>::widen(b.at[k]);
+            }
+        } else {
+            for (int i = lane; i < channels; i += GS_WEIGHT_LANES)
+                sum += gs_number<TYPE>::widen(dout[i]) * gs_number<TYPE>::widen(out[i]);
+        }
+#pragma unroll
+        for (int distance = GS_WEIGHT_LANES / 2; distance; distance /= 2)
+            sum += __shfl_xor_sync(GS_FULL_WARP, sum, distance);
+        if (lane || row >= num_rows) continue;
+        const size_t position = row / (size_t)job.heads, h = row % (size_t)job.heads;
+        keep_weighted(job.to + position * 3 * job.channels + h * (size_t)job.head_channels, sum);
+    }
+}
+
+// What backward knows of a query beside its rows.
+struct query_numbers {
+    float logsumexp_log2, weighted;
 };
 
-// One head of a tensor: rows `stride` numbers apart.
-struct half_rows {
-    const uint16_t *data;
-    size_t stride;
+template <typename NUMBER>
+__device__ __forceinline__ query_numbers read_query(const attention_job<NUMBER> &job,
+                                                    const head_inputs<NUMBER> &inputs, int query) {
+    query_numbers numbers = {INFINITY, 0};  // behind the last position: every probability is 0
+    if (query < job.positions) {
+        numbers.logsumexp_log2 = inputs.logsumexp[query] * GS_ATTENTION_LOG2_E;
+        numbers.weighted = recall_weighted(job.to + inputs.at + (size_t)query * 3 * job.channels);
+    }
+    return numbers;
+}
+
+// ---- tiles
+
+template <typename NUMBER, int D> struct attention_tile {
+    static constexpr int WIDTH = 16 / sizeof(NUMBER);  // numbers of a piece of 16 bytes
+    static constexpr int PIECES = D / WIDTH;
+    static constexpr int STRIDE = D + WIDTH;
 };
 
 // Rows `first` to first + ROWS - 1 start on their way into `tile`.
-template <int D, int ROWS, typename JOB>
-__device__ __forceinline__ void start_tile(gs_async_copies &copies, uint16_t *tile, half_rows from,
-                                           int first, const JOB &job) {
-    constexpr int PIECES = half_tile<D>::PIECES, STRIDE = half_tile<D>::STRIDE;
+template <int D, int ROWS, typename NUMBER>
+__device__ __forceinline__ void start_tile(gs_async_copies &copies, NUMBER *tile,
+                                           head_rows<NUMBER> from, int first,
+                                           const attention_job<NUMBER> &job) {
+    typedef attention_tile<NUMBER, D> layout;
     if (job.whole_vectors) {
 #pragma unroll 1
-        for (int i = (int)threadIdx.x; i < ROWS * PIECES; i += GS_ATTENTION_THREADS) {
-            const int row = i / PIECES, column = i % PIECES * 8;
+        for (int i = (int)threadIdx.x; i < ROWS * layout::PIECES; i += GS_ATTENTION_THREADS) {
+            const int row = i / layout::PIECES, column = i % layout::PIECES * layout::WIDTH;
             const bool valid = first + row < job.positions && column < job.head_channels;
-            const uint16_t *at =
+            const NUMBER *at =
                 valid ? from.data + (size_t)(first + row) * from.stride + column : from.data;
-            copies.copy_16_bytes(tile + row * STRIDE + column, at, valid);
+            copies.copy_16_bytes(tile + row * layout::STRIDE + column, at, valid);
         }
         return;
     }
     for (int i = (int)threadIdx.x; i < ROWS * D; i += GS_ATTENTION_THREADS) {
         const int row = i / D, column = i % D;
         const bool valid = first + row < job.positions && column < job.head_channels;
-        tile[row * STRIDE + column] =
-            valid ? from.data[(size_t)(first + row) * from.stride + column] : (uint16_t)0;
-    }
-}
-
-// 16 x 16 numbers from row `row` and column `column` on, as A of a product.
-template <int D>
-__device__ __forceinline__ void load_a(uint32_t a[4], const uint16_t *tile, int row, int column) {
-    const int lane = (int)(threadIdx.x % 32);
-    gs_load_matrices_x4(a,
-                        tile + (row + lane % 16) * half_tile<D>::STRIDE + column + lane / 16 * 8);
-}
-
-// As B of two products, whose 16 columns are rows of the tile: for A · tileᵀ.
-template <int D>
-__device__ __forceinline__ void load_b_of_rows(uint32_t b[4], const uint16_t *tile, int row,
-                                               int column) {
-    const int lane = (int)(threadIdx.x % 32);
-    gs_load_matrices_x4(b, tile + (row + lane / 16 * 8 + lane % 8) * half_tile<D>::STRIDE + column +
-                               lane / 8 % 2 * 8);
-}
-
-// As B of two products, whose 16 columns are columns of the tile: for A · tile.
-template <int D>
-__device__ __forceinline__ void load_b_of_columns(uint32_t b[4], const uint16_t *tile, int row,
-                                                  int column) {
-    const int lane = (int)(threadIdx.x % 32);
-    gs_load_matrices_x4_transposed(b, tile + (row + lane % 16) * half_tile<D>::STRIDE + column +
-                                          lane / 16 * 8);
-}
-
-// The rows of a warp as A, for products over all D channels: held in registers, or read again each
-// time.
-template <int D, int M, bool HELD> struct warp_rows {
-    uint32_t held[M][D / 16][4];
-
-    __device__ __forceinline__ void load(const uint16_t *tile, int first) {
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-#pragma unroll
-            for (int k = 0; k < D / 16; k++) load_a<D>(held[m][k], tile, first + 16 * m, 16 * k);
-        }
-    }
-
-    __device__ __forceinline__ void take(uint32_t a[4], int m, int k) const {
-#pragma unroll
-        for (int i = 0; i < 4; i++) a[i] = held[m][k][i];
-    }
-};
-
-template <int D, int M> struct warp_rows<D, M, false> {
-    const uint16_t *tile;
-    int first;
-
-    __device__ __forceinline__ void load(const uint16_t *from, int first_row) {
-        tile = from;
-        first = first_row;
-    }
-
-    __device__ __forceinline__ void take(uint32_t a[4], int m, int k) const {
-        load_a<D>(a, tile, first + 16 * m, 16 * k);
-    }
-};
-
-// scores (16 M x N) = rows · tileᵀ, N rows of the tile from `first` on
-template <gs_dtype TYPE, int D, int M, int N, bool HELD>
-__device__ __forceinline__ void multiply_rows(float scores[M][N / 8][4],
-                                              const warp_rows<D, M, HELD> &rows,
-                                              const uint16_t *tile, int first) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) scores[m][n][i] = 0;
-        }
-    }
-#pragma unroll(HELD ? D / 16 : 2)  // what is held has no run-time index
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++) rows.take(a[m], m, k);
-#pragma unroll
-        for (int n = 0; n < N / 16; n++) {
-            uint32_t b[4];
-            load_b_of_rows<D>(b, tile, first + 16 * n, 16 * k);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                gs_mma<TYPE>(scores[m][2 * n], a[m], b);
-                gs_mma<TYPE>(scores[m][2 * n + 1], a[m], b + 2);
-            }
-        }
-    }
-}
-
-// sums (16 M x D) += weights (16 M x N), rounded to TYPE, · N rows of the tile from `first` on
-template <gs_dtype TYPE, int D, int M, int N>
-__device__ __forceinline__ void add_products(float sums[M][D / 8][4],
-                                             const float weights[M][N / 8][4], const uint16_t *tile,
-                                             int first) {
-#pragma unroll
-    for (int k = 0; k < N / 16; k++) {
-        uint32_t a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float *pair = weights[m][2 * k + i / 2] + i % 2 * 2;
-                a[m][i] = gs_pack<TYPE>(pair[0], pair[1]);
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < D / 16; n++) {
-            uint32_t b[4];
-            load_b_of_columns<D>(b, tile, first + 16 * k, 16 * n);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                gs_mma<TYPE>(sums[m][2 * n], a[m], b);
-                gs_mma<TYPE>(sums[m][2 * n + 1], a[m], b + 2);
-            }
-        }
-    }
-}
-
-template <int D, int M> __device__ __forceinline__ void clear_sums(float sums[M][D / 8][4]) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[m][n][i] = 0;
-        }
-    }
-}
-
-// The warp's rows of `to`, from position `first` on, = factors · sums. They pass through the warp's
-// own rows of a tile in shared memory, which nobody else reads any more.
-template <gs_dtype TYPE, int D, int M, typename JOB>
-__device__ __forceinline__ void store_rows(uint16_t *to, size_t stride, uint16_t *tile, int first,
-                                           const float sums[M][D / 8][4], const float factors[M][2],
-                                           const JOB &job) {
-    constexpr int PIECES = half_tile<D>::PIECES, STRIDE = half_tile<D>::STRIDE;
-    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    __syncwarp();
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-            for (int part = 0; part < 2; part++) {
-                const float factor = factors[m][part];
-                *(uint32_t *)(tile + (16 * m + 8 * part + g) * STRIDE + 8 * n + 2 * t) =
-                    gs_pack<TYPE>(sums[m][n][2 * part] * factor, sums[m][n][2 * part + 1] * factor);
-            }
-        }
-    }
-    __syncwarp();
-    if (job.whole_vectors) {
-#pragma unroll 1
-        for (int i = lane; i < 16 * M * PIECES; i += 32) {
-            const int row = i / PIECES, column = i % PIECES * 8;
-            if (first + row >= job.positions || column >= job.head_channels) continue;
-            *(uint4 *)(to + (size_t)(first + row) * stride + column) =
-                *(const uint4 *)(tile + row * STRIDE + column);
-        }
-        return;
-    }
-    for (int i = lane; i < 16 * M * D; i += 32) {
-        const int row = i / D, column = i % D;
-        if (first + row >= job.positions || column >= job.head_channels) continue;
-        to[(size_t)(first + row) * stride + column] = tile[row * STRIDE + column];
+        tile[row * layout::STRIDE + column] =
+            valid ? from.data[(size_t)(first + row) * from.stride + column] : (NUMBER)0;
     }
 }
 
@@ -348,25 +258,66 @@ static inline bool is_vector_address(const void *address) {
 
 // The fields that follow from the shape alone.
 template <typename NUMBER> static attention_job<NUMBER> plan_attention(const gs_attention *shape) {
+    // Half of an L2 cache of 50 MB for what the blocks of a group read again and again.
+    const size_t bytes = 4 * shape->positions * shape->head_channels * sizeof(NUMBER);
+    const size_t num_heads = shape->batch * shape->heads, cached = ((size_t)24 << 20) / bytes;
+    const size_t heads_per_group = cached < 1 ? 1 : cached < num_heads ? cached : num_heads;
     attention_job<NUMBER> job = {};
     job.channels = shape->heads * shape->head_channels;
     job.positions = (int)shape->positions;
     job.heads = (int)shape->heads;
     job.head_channels = (int)shape->head_channels;
-    job.num_heads = (unsigned)(shape->batch * shape->heads);
+    job.num_heads = (unsigned)num_heads;
+    job.heads_per_group = (unsigned)heads_per_group;
     job.scale = 1.0f / sqrtf((float)shape->head_channels);
     job.whole_vectors = shape->head_channels * sizeof(NUMBER) % 16 == 0;
-    // Half of an L2 cache of 50 MB for what the blocks of a group read again and again.
-    const size_t bytes = 4 * shape->positions * shape->head_channels * sizeof(NUMBER);
-    size_t heads = ((size_t)24 << 20) / bytes;
-    if (heads < 1) heads = 1;
-    job.heads_per_group = (unsigned)(heads < job.num_heads ? heads : job.num_heads);
     return job;
 }
 
-template <typename NUMBER> static unsigned count_blocks(attention_job<NUMBER> *job, int tile_rows) {
-    job->num_tiles = (unsigned)((job->positions + tile_rows - 1) / tile_rows);
-    return job->num_heads * job->num_tiles;
+template <typename NUMBER>
+static attention_job<NUMBER> plan_forward(NUMBER *out, float *logsumexp, const NUMBER *qkv,
+                                          const gs_attention *shape) {
+    attention_job<NUMBER> job = plan_attention<NUMBER>(shape);
+    job.qkv = qkv;
+    job.to = out;
+    job.logsumexp = logsumexp;
+    job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(out);
+    return job;
+}
+
+template <typename NUMBER>
+static attention_job<NUMBER> plan_backward(NUMBER *dqkv, const NUMBER *dout, const NUMBER *qkv,
+                                           const NUMBER *out, const float *logsumexp,
+                                           const gs_attention *shape) {
+    attention_job<NUMBER> job = plan_attention<NUMBER>(shape);
+    job.qkv = qkv;
+    job.dout = dout;
+    job.out = out;
+    job.to = dqkv;
+    job.saved_logsumexp = logsumexp;
+    job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(dout) &&
+                        is_vector_address(out) && is_vector_address(dqkv);
+    return job;
+}
+
+// A block for each tile of `rows` queries or keys of each head.
+template <typename NUMBER>
+static void launch_tiles(gs_stream *stream, attention_job<NUMBER> job, int rows, int shared_bytes,
+                         void (*kernel)(const attention_job<NUMBER>), const char *name) {
+    job.num_tiles = (unsigned)((job.positions + rows - 1) / rows);
+    gs_allow_shared(stream, reinterpret_cast<const void *>(kernel), (size_t)shared_bytes, name);
+    gs_launch(stream, job.num_heads * job.num_tiles, GS_ATTENTION_THREADS, (size_t)shared_bytes,
+              name, kernel, job);
+}
+#define GS_LAUNCH_TILES(stream, job, rows, shared_bytes, kernel)                                   \
+    launch_tiles((stream), (job), (rows), (shared_bytes), kernel, #kernel)
+
+template <gs_dtype TYPE>
+static void launch_weights(gs_stream *stream,
+                           const attention_job<typename gs_number<TYPE>::type> &job) {
+    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
+    GS_LAUNCH(stream, gs_num_blocks(num_rows, GS_WEIGHT_ROWS, 32 * (size_t)gs_num_sms(stream)),
+              GS_ATTENTION_THREADS, 0, (weigh_rows<TYPE>), job);
 }
 
 #endif

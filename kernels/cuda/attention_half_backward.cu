@@ -15,50 +15,8 @@
 // In the kernel of the keys a warp's rows are keys, so that its scores are transposed: they and
 // their derivatives are at once the left factor of dv = Pᵀ · dout and dk = dSᵀ · Q, without a way
 // through shared memory.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/attention_library.h"
-
-#define WEIGHT_LANES 8  // of a row
-#define WEIGHT_ROWS (GS_ATTENTION_THREADS / WEIGHT_LANES)
-
-template <gs_dtype TYPE>
-__device__ __forceinline__ float weigh_pieces(const uint16_t *dout, const uint16_t *out, int lane,
-                                              const attention_job<uint16_t> &job) {
-    float sum = 0;
-    if (job.whole_vectors) {
-        for (int i = 8 * lane; i < job.head_channels; i += 8 * WEIGHT_LANES) {
-            const gs_vec16<uint16_t> a = gs_load16(dout + i), b = gs_load16(out + i);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum += gs_half_value<TYPE>(a.at[k]) * gs_half_value<TYPE>(b.at[k]);
-        }
-        return sum;
-    }
-    for (int i = lane; i < job.head_channels; i += WEIGHT_LANES) {
-        sum += gs_half_value<TYPE>(dout[i]) * gs_half_value<TYPE>(out[i]);
-    }
-    return sum;
-}
-
-// A row is one position of one head, in the order in which (B, T, C) has them.
-template <gs_dtype TYPE>
-__global__ void __launch_bounds__(GS_ATTENTION_THREADS)
-    weigh_rows(const attention_job<uint16_t> job) {
-    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
-    const int lane = (int)(threadIdx.x % WEIGHT_LANES);
-    for (size_t first = (size_t)blockIdx.x * WEIGHT_ROWS; first < num_rows;
-         first += (size_t)gridDim.x * WEIGHT_ROWS) {
-        const size_t row = first + threadIdx.x / WEIGHT_LANES, at = row * (size_t)job.head_channels;
-        float sum = row < num_rows ? weigh_pieces<TYPE>(job.dout + at, job.out + at, lane, job) : 0;
-#pragma unroll
-        for (int distance = WEIGHT_LANES / 2; distance; distance /= 2) {
-            sum += __shfl_xor_sync(GS_FULL_WARP, sum, distance);
-        }
-        if (lane || row >= num_rows) continue;
-        const size_t position = row / (size_t)job.heads, h = row % (size_t)job.heads;
-        keep_weighted(job.to + position * 3 * job.channels + h * (size_t)job.head_channels, sum);
-    }
-}
 
 // ---- dk and dv
 
@@ -76,22 +34,6 @@ template <int D> struct keys_plan {
     static constexpr int SHARED_BYTES =
         (2 * KEY_NUMBERS + 2 * STAGES * TILE_NUMBERS) * 2 + 2 * STAGES * TILE * 4;
 };
-
-// Of one query, on its way from global to shared memory in a thread's registers.
-struct query_numbers {
-    float logsumexp_log2, weighted;
-};
-
-__device__ __forceinline__ query_numbers read_query(const attention_job<uint16_t> &job,
-                                                    const float *logsumexp, const uint16_t *dq,
-                                                    int query) {
-    query_numbers numbers = {INFINITY, 0};  // behind the last position: every probability is 0
-    if (query < job.positions) {
-        numbers.logsumexp_log2 = logsumexp[query] * GS_ATTENTION_LOG2_E;
-        numbers.weighted = recall_weighted(dq + (size_t)query * 3 * job.channels);
-    }
-    return numbers;
-}
 
 // Transposed scores become probabilities: 0 where a key is later than the query.
 template <int M, int N>
@@ -150,24 +92,19 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
 
     const attention_place place = find_place(job);
     const int first = (int)place.order * plan::KEYS, warp_first = (int)(threadIdx.x / 32) * 16 * M;
-    const size_t stride = 3 * job.channels, head = find_head(job, place.head, 3);
-    const half_rows q = {job.qkv + head, stride}, k = {q.data + job.channels, stride};
-    const half_rows v = {k.data + job.channels, stride};
-    const half_rows dout = {job.dout + find_head(job, place.head, 1), job.channels};
-    const float *const logsumexp = job.saved_logsumexp + (size_t)place.head * (size_t)job.positions;
+    const head_inputs<uint16_t> in = find_inputs<true>(job, place.head);
     const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
     const int num_tiles = (job.positions + TILE - 1) / TILE, first_tile = first / TILE;
 
     gs_async_copies copies;
-    start_tile<D, plan::KEYS>(copies, keys, k, first, job);
-    start_tile<D, plan::KEYS>(copies, values, v, first, job);
-    start_tile<D, TILE>(copies, queries + first_tile % STAGES * plan::TILE_NUMBERS, q,
+    start_tile<D, plan::KEYS>(copies, keys, in.k, first, job);
+    start_tile<D, plan::KEYS>(copies, values, in.v, first, job);
+    start_tile<D, TILE>(copies, queries + first_tile % STAGES * plan::TILE_NUMBERS, in.q,
                         first_tile * TILE, job);
-    start_tile<D, TILE>(copies, douts + first_tile % STAGES * plan::TILE_NUMBERS, dout,
+    start_tile<D, TILE>(copies, douts + first_tile % STAGES * plan::TILE_NUMBERS, in.dout,
                         first_tile * TILE, job);
     copies.commit();
-    query_numbers numbers =
-        read_query(job, logsumexp, job.to + head, first_tile * TILE + (int)threadIdx.x);
+    query_numbers numbers = read_query(job, in, first_tile * TILE + (int)threadIdx.x);
 
     warp_rows<D, M, false> key_rows, value_rows;
     key_rows.load(keys, warp_first);
@@ -180,10 +117,10 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
         const int stage = tile % STAGES;
         if (STAGES == 1 && tile > first_tile) {
             __syncthreads();  // all have left the tile before
-            start_tile<D, TILE>(copies, queries, q, tile * TILE, job);
-            start_tile<D, TILE>(copies, douts, dout, tile * TILE, job);
+            start_tile<D, TILE>(copies, queries, in.q, tile * TILE, job);
+            start_tile<D, TILE>(copies, douts, in.dout, tile * TILE, job);
             copies.commit();
-            numbers = read_query(job, logsumexp, job.to + head, tile * TILE + (int)threadIdx.x);
+            numbers = read_query(job, in, tile * TILE + (int)threadIdx.x);
         }
         if (threadIdx.x < TILE) {
             normals[stage * TILE + (int)threadIdx.x] = numbers.logsumexp_log2;
@@ -194,10 +131,10 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
         if (STAGES > 1 && tile + 1 < num_tiles) {
             const int next = (tile + 1) % STAGES * plan::TILE_NUMBERS,
                       next_first = (tile + 1) * TILE;
-            start_tile<D, TILE>(copies, queries + next, q, next_first, job);
-            start_tile<D, TILE>(copies, douts + next, dout, next_first, job);
+            start_tile<D, TILE>(copies, queries + next, in.q, next_first, job);
+            start_tile<D, TILE>(copies, douts + next, in.dout, next_first, job);
             copies.commit();
-            numbers = read_query(job, logsumexp, job.to + head, next_first + (int)threadIdx.x);
+            numbers = read_query(job, in, next_first + (int)threadIdx.x);
         }
         const uint16_t *const tile_queries = queries + stage * plan::TILE_NUMBERS;
         const uint16_t *const tile_douts = douts + stage * plan::TILE_NUMBERS;
@@ -228,12 +165,12 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
         scales[m][0] = scales[m][1] = job.scale;
     }
     const int offset = warp_first * half_tile<D>::STRIDE;
-    uint16_t *const to = job.to + head + job.channels;
+    uint16_t *const to = job.to + in.at + job.channels;
     if (WHAT & DK_OF_KEYS)
-        store_rows<TYPE, D, M>(to, stride, keys + offset, first + warp_first, dk, scales, job);
+        store_rows<TYPE, D, M>(to, in.k.stride, keys + offset, first + warp_first, dk, scales, job);
     if (WHAT & DV_OF_KEYS) {
-        store_rows<TYPE, D, M>(to + job.channels, stride, values + offset, first + warp_first, dv,
-                               ones, job);
+        store_rows<TYPE, D, M>(to + job.channels, in.v.stride, values + offset, first + warp_first,
+                               dv, ones, job);
     }
 }
 
@@ -291,20 +228,16 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     const attention_place place = find_place(job);
     const int first = (int)(job.num_tiles - 1 - place.order) * plan::QUERIES;
     const int warp_first = (int)(threadIdx.x / 32) * 16 * M, warp_query = first + warp_first;
-    const size_t stride = 3 * job.channels, head = find_head(job, place.head, 3);
-    const half_rows q = {job.qkv + head, stride}, k = {q.data + job.channels, stride};
-    const half_rows v = {k.data + job.channels, stride};
-    const half_rows dout = {job.dout + find_head(job, place.head, 1), job.channels};
-    const float *const logsumexp = job.saved_logsumexp + (size_t)place.head * (size_t)job.positions;
+    const head_inputs<uint16_t> in = find_inputs<true>(job, place.head);
     const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
     const int num_tiles = (min(first + plan::QUERIES, job.positions) - 1) / TILE + 1;
 
     gs_async_copies copies;
-    start_tile<D, plan::QUERIES>(copies, queries, q, first, job);
-    start_tile<D, plan::QUERIES>(copies, douts, dout, first, job);
+    start_tile<D, plan::QUERIES>(copies, queries, in.q, first, job);
+    start_tile<D, plan::QUERIES>(copies, douts, in.dout, first, job);
     copies.commit();
-    start_tile<D, TILE>(copies, keys, k, 0, job);
-    start_tile<D, TILE>(copies, values, v, 0, job);
+    start_tile<D, TILE>(copies, keys, in.k, 0, job);
+    start_tile<D, TILE>(copies, values, in.v, 0, job);
     copies.commit();
 
     // What weigh_rows kept is read before anything is written there: these are the warp's own rows.
@@ -314,8 +247,7 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
 #pragma unroll
         for (int part = 0; part < 2; part++) {
             numbers[m][part] =
-                read_query(job, logsumexp, job.to + head,
-                           warp_query + 16 * m + 8 * part + (int)(threadIdx.x % 32 / 4));
+                read_query(job, in, warp_query + 16 * m + 8 * part + (int)(threadIdx.x % 32 / 4));
         }
     }
     float dq[M][D / 8][4];
@@ -330,16 +262,16 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
         const int stage = tile % STAGES;
         if (STAGES == 1 && tile > 0) {
             __syncthreads();  // all have left the tile before
-            start_tile<D, TILE>(copies, keys, k, tile * TILE, job);
-            start_tile<D, TILE>(copies, values, v, tile * TILE, job);
+            start_tile<D, TILE>(copies, keys, in.k, tile * TILE, job);
+            start_tile<D, TILE>(copies, values, in.v, tile * TILE, job);
             copies.commit();
         }
         copies.wait<0>();
         __syncthreads();  // this tile is there, and all have left the one before
         if (STAGES > 1 && tile + 1 < num_tiles) {
             const int next = (tile + 1) % STAGES * plan::TILE_NUMBERS;
-            start_tile<D, TILE>(copies, keys + next, k, (tile + 1) * TILE, job);
-            start_tile<D, TILE>(copies, values + next, v, (tile + 1) * TILE, job);
+            start_tile<D, TILE>(copies, keys + next, in.k, (tile + 1) * TILE, job);
+            start_tile<D, TILE>(copies, values + next, in.v, (tile + 1) * TILE, job);
             copies.commit();
         }
         const uint16_t *const tile_keys = keys + stage * plan::TILE_NUMBERS;
@@ -359,35 +291,28 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     float scales[M][2];
 #pragma unroll
     for (int m = 0; m < M; m++) scales[m][0] = scales[m][1] = job.scale;
-    store_rows<TYPE, D, M>(job.to + head, stride, queries + warp_first * half_tile<D>::STRIDE,
+    store_rows<TYPE, D, M>(job.to + in.at, in.q.stride, queries + warp_first * half_tile<D>::STRIDE,
                            warp_query, dq, scales, job);
 }
 
 // ---- launching
 
-template <gs_dtype TYPE, int D, int WHAT>
-static void launch_keys(gs_stream *stream, attention_job<uint16_t> job) {
-    const unsigned blocks = count_blocks(&job, keys_plan<D>::KEYS);
-    GS_ALLOW_SHARED(stream, (attention_backward_keys<TYPE, D, WHAT>), keys_plan<D>::SHARED_BYTES);
-    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, keys_plan<D>::SHARED_BYTES,
-              (attention_backward_keys<TYPE, D, WHAT>), job);
-}
-
 template <gs_dtype TYPE, int D>
-static void launch_backward(gs_stream *stream, attention_job<uint16_t> job) {
-    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
-    GS_LAUNCH(stream, gs_num_blocks(num_rows, WEIGHT_ROWS, 32 * (size_t)gs_num_sms(stream)),
-              GS_ATTENTION_THREADS, 0, (weigh_rows<TYPE>), job);
+static void launch_backward(gs_stream *stream, const attention_job<uint16_t> &job) {
+    typedef keys_plan<D> keys;
+    typedef queries_plan<D> queries;
+    launch_weights<TYPE>(stream, job);
     if constexpr (D <= 128) {
-        launch_keys<TYPE, D, DK_AND_DV_OF_KEYS>(stream, job);
+        GS_LAUNCH_TILES(stream, job, keys::KEYS, keys::SHARED_BYTES,
+                        (attention_backward_keys<TYPE, D, DK_AND_DV_OF_KEYS>));
     } else {
-        launch_keys<TYPE, D, DV_OF_KEYS>(stream, job);
-        launch_keys<TYPE, D, DK_OF_KEYS>(stream, job);
+        GS_LAUNCH_TILES(stream, job, keys::KEYS, keys::SHARED_BYTES,
+                        (attention_backward_keys<TYPE, D, DV_OF_KEYS>));
+        GS_LAUNCH_TILES(stream, job, keys::KEYS, keys::SHARED_BYTES,
+                        (attention_backward_keys<TYPE, D, DK_OF_KEYS>));
     }
-    const unsigned blocks = count_blocks(&job, queries_plan<D>::QUERIES);
-    GS_ALLOW_SHARED(stream, (attention_backward_queries<TYPE, D>), queries_plan<D>::SHARED_BYTES);
-    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, queries_plan<D>::SHARED_BYTES,
-              (attention_backward_queries<TYPE, D>), job);
+    GS_LAUNCH_TILES(stream, job, queries::QUERIES, queries::SHARED_BYTES,
+                    (attention_backward_queries<TYPE, D>));
 }
 
 // The library reads out and logsumexp.
@@ -396,12 +321,12 @@ static void run_backward(gs_stream *stream, uint16_t *dqkv, const uint16_t *dout
                          const uint16_t *qkv, const uint16_t *out, const float *logsumexp,
                          const gs_attention *shape) {
     const gs_cudnn_attention_job offered = {.shape = shape,
-                                           .dtype = TYPE,
-                                           .out = const_cast<uint16_t *>(out),
-                                           .dqkv = dqkv,
-                                           .qkv = qkv,
-                                           .dout = dout,
-                                           .logsumexp = const_cast<float *>(logsumexp)};
+                                            .dtype = TYPE,
+                                            .out = const_cast<uint16_t *>(out),
+                                            .dqkv = dqkv,
+                                            .qkv = qkv,
+                                            .dout = dout,
+                                            .logsumexp = const_cast<float *>(logsumexp)};
     if (gs_cudnn_attention_run(stream, &offered)) return;
     if (!accept_attention(stream, shape)) return;
     if (shape->head_channels < 2) {
@@ -411,15 +336,9 @@ static void run_backward(gs_stream *stream, uint16_t *dqkv, const uint16_t *dout
                                                      "least 2 on CUDA for numbers of 16 bits"));
         return;
     }
-    attention_job<uint16_t> job = plan_attention<uint16_t>(shape);
-    job.qkv = qkv;
-    job.dout = dout;
-    job.out = out;
-    job.to = dqkv;
-    job.saved_logsumexp = logsumexp;
-    job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(dout) &&
-                        is_vector_address(out) && is_vector_address(dqkv);
-    run_for_head_size(shape->head_channels, [&]<int D>() { launch_backward<TYPE, D>(stream, job); });
+    const attention_job<uint16_t> job = plan_backward(dqkv, dout, qkv, out, logsumexp, shape);
+    run_for_head_size(shape->head_channels,
+                      [&]<int D>() { launch_backward<TYPE, D>(stream, job); });
 }
 
 extern "C" void gs_cuda_bf16_attention_backward(gs_stream *stream, uint16_t *dqkv,

@@ -6,7 +6,7 @@
 // when the maximum grows. Exponentials are of base 2, their scale folded into one multiplication.
 // Everything adds up in fp32; the probabilities are rounded to the type before they meet the
 // values, which is where the results differ from kernels/cpu.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_half.cuh"
 #include "kernels/cuda/attention_library.h"
 
 template <int D> struct forward_plan {
@@ -122,18 +122,16 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
     const attention_place place = find_place(job);
     const int first = (int)(job.num_tiles - 1 - place.order) * plan::QUERIES;
     const int warp_first = (int)(threadIdx.x / 32) * 16 * M;
-    const size_t stride = 3 * job.channels;
-    const half_rows q = {job.qkv + find_head(job, place.head, 3), stride};
-    const half_rows k = {q.data + job.channels, stride}, v = {k.data + job.channels, stride};
+    const head_inputs<uint16_t> in = find_inputs<false>(job, place.head);
     const int last = min(first + plan::QUERIES, job.positions) - 1;
     const int num_tiles = last / TILE + 1;
     const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
 
     gs_async_copies copies;
-    start_tile<D, plan::QUERIES>(copies, queries, q, first, job);
+    start_tile<D, plan::QUERIES>(copies, queries, in.q, first, job);
     copies.commit();
-    start_tile<D, TILE>(copies, keys, k, 0, job);
-    start_tile<D, TILE>(copies, values, v, 0, job);
+    start_tile<D, TILE>(copies, keys, in.k, 0, job);
+    start_tile<D, TILE>(copies, values, in.v, 0, job);
     copies.commit();
 
     float sums[M][D / 8][4];
@@ -156,8 +154,8 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
         const uint16_t *const tile_values = values + tile % 2 * plan::TILE_NUMBERS;
         if (tile + 1 < num_tiles) {
             const int next = (tile + 1) % 2 * plan::TILE_NUMBERS;
-            start_tile<D, TILE>(copies, keys + next, k, (tile + 1) * TILE, job);
-            start_tile<D, TILE>(copies, values + next, v, (tile + 1) * TILE, job);
+            start_tile<D, TILE>(copies, keys + next, in.k, (tile + 1) * TILE, job);
+            start_tile<D, TILE>(copies, values + next, in.v, (tile + 1) * TILE, job);
             copies.commit();
         }
         const int first_key = tile * TILE, warp_query = first + warp_first;
@@ -178,32 +176,24 @@ __global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
                            factors, job);
 }
 
-template <gs_dtype TYPE, int D>
-static void launch_forward(gs_stream *stream, attention_job<uint16_t> job) {
-    const unsigned blocks = count_blocks(&job, forward_plan<D>::QUERIES);
-    GS_ALLOW_SHARED(stream, (attention_forward<TYPE, D>), forward_plan<D>::SHARED_BYTES);
-    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, forward_plan<D>::SHARED_BYTES,
-              (attention_forward<TYPE, D>), job);
-}
-
 template <gs_dtype TYPE>
 static void run_forward(gs_stream *stream, uint16_t *out, float *logsumexp, const uint16_t *qkv,
                         const gs_attention *shape) {
     const gs_cudnn_attention_job offered = {.shape = shape,
-                                           .dtype = TYPE,
-                                           .out = out,
-                                           .dqkv = nullptr,
-                                           .qkv = qkv,
-                                           .dout = nullptr,
-                                           .logsumexp = logsumexp};
+                                            .dtype = TYPE,
+                                            .out = out,
+                                            .dqkv = nullptr,
+                                            .qkv = qkv,
+                                            .dout = nullptr,
+                                            .logsumexp = logsumexp};
     if (gs_cudnn_attention_run(stream, &offered)) return;
     if (!accept_attention(stream, shape)) return;
-    attention_job<uint16_t> job = plan_attention<uint16_t>(shape);
-    job.qkv = qkv;
-    job.to = out;
-    job.logsumexp = logsumexp;
-    job.whole_vectors = job.whole_vectors && is_vector_address(qkv) && is_vector_address(out);
-    run_for_head_size(shape->head_channels, [&]<int D>() { launch_forward<TYPE, D>(stream, job); });
+    const attention_job<uint16_t> job = plan_forward(out, logsumexp, qkv, shape);
+    run_for_head_size(shape->head_channels, [&]<int D>() {
+        typedef forward_plan<D> plan;
+        GS_LAUNCH_TILES(stream, job, plan::QUERIES, plan::SHARED_BYTES,
+                        (attention_forward<TYPE, D>));
+    });
 }
 
 extern "C" void gs_cuda_bf16_attention(gs_stream *stream, uint16_t *out, float *logsumexp,
