@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How fast it is on this machine's GPU, in one run of under nine minutes: kernels beside the copy of the same run,
+# How fast it is on this machine's GPU, in one run of under nine minutes, six with an archive: kernels beside the copy of the same run,
 # matrix products, attention, GPT-2 with our trainer's parts and with PyTorch, the reducer's cost, and how long a
 # communicator and a first step take.
 #
@@ -21,30 +21,12 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
-started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525}
+started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-$([ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && echo 360 || echo 525)}
 . tests/gpu/machine.sh
 find_device bench/gpu.sh
-mkdir -p "$build" || exit
-built='' why=''
+built='' why='' part_number=0 shown=1 steps_to_come=10
 logs=${OUT:-$build}/bench-logs
 mkdir -p "$logs" || exit
-if ! find_libraries || { ! use_archive && { [ -z "${GRADSYNC_GPU_ARCHIVE:-}" ] || echo "# $why"; ! find_targets; }; }; then
-  echo "bench/gpu.sh: $why" >&2
-  exit 1
-fi
-grep -q '^GRADSYNC_SERVICE:BOOL=OFF' "$build/CMakeCache.txt" 2>/dev/null && service=OFF
-targets=(bench_gpu_kernels gpu_nccl_ranks)
-[ "$service" = OFF ] || targets+=(bench_gpu_train product)
-if [ -z "$built" ] && ! timeout -k 5 330 bash -c "$(build_command "${targets[@]}")" >"$logs/build.log" 2>&1; then
-  echo "bench/gpu.sh: $build does not build within 330 s; the end of $logs/build.log:" >&2
-  tail -n 20 "$logs/build.log" >&2
-  exit 1
-fi
-
-echo "# $(date -u +%FT%TZ), commit $(say_commit)"
-echo "# device: $device"
-echo "# built: ${built:-here, CUDA compiler $(say_compiler)}"
-steps_to_come=10
 # shellcheck disable=SC2317
 device_answers() { [ $sim -eq 1 ] || timeout 20 nvidia-smi -L >/dev/null 2>&1; }
 # shellcheck source=tests/gpu/steps.sh
@@ -53,11 +35,31 @@ device_answers() { [ $sim -eq 1 ] || timeout 20 nvidia-smi -L >/dev/null 2>&1; }
 # shellcheck disable=SC2317
 say_failures() {
   trap - EXIT
+  end_step
+  [ "$shown" -eq 1 ] || cat "$logs/part_$part_number.log"
   [ ${#failures[@]} -eq 0 ] || printf '# FAILED %s\n' "${failures[@]}" | tee "$logs/failures.txt"
   echo "# $((SECONDS - started)) s in all; logs: $logs"
 }
 trap say_failures EXIT
 trap 'exit 130' INT TERM HUP
+
+if ! find_libraries || { ! use_archive && { [ -z "${GRADSYNC_GPU_ARCHIVE:-}" ] || echo "# $why"; ! find_targets; }; }; then
+  echo "bench/gpu.sh: $why" >&2
+  exit 1
+fi
+grep -q '^GRADSYNC_SERVICE:BOOL=OFF' "$build/CMakeCache.txt" 2>/dev/null && service=OFF
+targets=(bench_gpu_kernels gpu_nccl_ranks)
+[ "$service" = OFF ] || targets+=(bench_gpu_train product)
+current=build
+if [ -z "$built" ] && ! limited 330 "$logs/build.log" bash -c "$(build_command "${targets[@]}")"; then
+  echo "bench/gpu.sh: $build does not build within 330 s; the end of $logs/build.log:" >&2
+  tail -n 20 "$logs/build.log" >&2
+  exit 1
+fi
+
+echo "# $(date -u +%FT%TZ), commit $(say_commit)"
+echo "# device: $device"
+echo "# built: ${built:-here, CUDA compiler $(say_compiler)}"
 fail_part() {
   failed=1
   failures+=("$1")
@@ -73,16 +75,16 @@ part() {
   shift
   [ "$lost" -eq 0 ] || { echo "# not run, the device is lost: $*"; return; }
   [ "$limit" -gt 5 ] || { fail_part "not run, no time left: $*"; return; }
-  timeout -k 5 "$limit" "$@" 2>&1 | tee "$log"
-  code=${PIPESTATUS[0]}
+  current=$* shown=0
+  limited "$limit" "$log" "$@" || code=$?
+  cat "$log"
+  shown=1
   case $code in
     0) ;;
     77) fail_part "found nothing to run on: $*" ;;
-    124) fail_part "over its $limit s: $*" ;;
-    *) fail_part "exit code $code: $*: $(first_failure "$log")" ;;
+    *) fail_part "$(say_code $code "$limit"): $*: $(first_failure "$log")" ;;
   esac
 }
-part_number=0
 small=() train_124=(--model 124M) train_774=(--model 774M --rounds 3 --steps 6)
 [ $sim -eq 0 ] || { small=(--small) train_124=(--model tiny --rounds 1 --steps 1) train_774=("${train_124[@]}"); }
 

@@ -14,7 +14,7 @@ say_compiler() { has nvcc && nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)
 # find_device SCRIPT: what there is to run on; without a GPU or its compiler the script is over.
 find_device() {
   export PATH=$PATH:/usr/local/cuda/bin
-  capability= num_gpus=1
+  capability='' num_gpus=1
   device="simulated (tests/cuda_sim): nothing here was measured on a GPU"
   [ "$sim" -eq 0 ] || return 0
   device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)

@@ -1,9 +1,14 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # names that the caller sets or reads
-# Steps of tests/gpu/run.sh: each with its limit and its log, and a table in which what failed stands first. The caller sets
-# `budget` (seconds in all), `started` ($SECONDS at its begin), `logs`, `steps_to_come`, and has device_answers.
+# Steps of tests/gpu/run.sh and bench/gpu.sh: each with its limit and its log, and a table in which what failed stands first. The
+# caller sets `budget` (seconds in all), `started` ($SECONDS at its begin), `logs`, `steps_to_come`, and has device_answers.
 LEAST_SECONDS=12  # for each step to come, whatever those before it take
-rows=() failures=() failed=0 lost=0
-row() { rows+=("$(printf '%-34s %-8s %5s  %s' "$1" "$2" "$3" "${4:-}")"); }
+rows=() failures=() failed=0 lost=0 child='' current=''
+rm -f "$logs"/*.log "$logs"/*.txt  # an earlier run's
+# Each is written at once too: what ends a run may be SIGKILL, behind which there is no table.
+row() {
+  rows+=("$(printf '%-34s %-8s %5s  %s' "$1" "$2" "$3" "${4:-}")")
+  printf '%s\n' "${rows[-1]}" >>"$logs/rows.txt"
+}
 skip() { row "$1" skipped - "$2"; steps_to_come=$((steps_to_come - 1)); }
 
 # grant LIMIT: seconds that a step may take, so that those behind it have their least; where there is not enough for that
@@ -17,9 +22,38 @@ grant() {
 # Steps that are none on this machine.
 drop_steps() { steps_to_come=$((steps_to_come - $1)); }
 
-# first_failure LOG: the line that says most: what a test calls failed, else the last one.
+# limited SECONDS LOG COMMAND…: not in the foreground, where bash hears of a signal only when the command is over. 124, 137: it
+# was ended.
+limited() {
+  local seconds=$1 log=$2 code=0
+  shift 2
+  timeout -k 5 "$seconds" "$@" >"$log" 2>&1 &
+  child=$!
+  wait "$child" || code=$?
+  child=''
+  return "$code"
+}
+say_code() { # CODE LIMIT
+  case $1 in
+    124) echo "over its $2 s" ;;
+    137) echo "killed: by the system, or over its $2 s and deaf to SIGTERM" ;;
+    *) echo "exit code $1" ;;
+  esac
+}
+# end_step: what still runs when a signal has come, which is that step's failure.
+end_step() {
+  [ -n "$child" ] || return 0
+  kill "$child" 2>/dev/null
+  wait "$child"
+  child='' failed=1
+  row "$current" FAILED - 'ended with this run, by a signal'
+  failures+=("$current: ended with this run, by a signal")
+}
+
+# first_failure LOG: the line that says most: what a test or compute-sanitizer calls failed, else the last one.
 first_failure() {
-  grep -m 1 -E '^(FAIL|FAILED|\[  FAILED|\[  ERROR|ERROR: |gradsync.*: )|error:|level=error' "$1" || tail -n 1 "$1"
+  grep -m 1 -E '^(FAIL|FAILED|\[  FAILED|\[  ERROR|ERROR: |gradsync.*: )|error:|level=error|^=+ (Invalid|Misaligned|Uninitialized|Error:|Barrier error|Program hit)' "$1" ||
+    tail -n 1 "$1"
 }
 fail_step() { # NAME SECONDS WHY LOG
   failed=1
@@ -41,9 +75,9 @@ run() {
   shift 2
   [ "$lost" -eq 0 ] || { row "$name" "not run" - "the device is lost"; return 1; }
   [ "$limit" -gt 5 ] || { fail_step "$name" 0 "no time left"; return 1; }
-  timeout -k 5 "$limit" "$@" >"$log" 2>&1 || code=$?
-  why="exit code $code"
-  [ $code -ne 124 ] || why="over its $limit s"
+  current=$name
+  limited "$limit" "$log" "$@" || code=$?
+  why=$(say_code $code "$limit")
   [ $code -eq 0 ] || { fail_step "$name" $((SECONDS - since)) "$why" "$log"; return 1; }
   row "$name" ok $((SECONDS - since)) "$(grep -E '^[0-9]+% tests passed|cases pass$' "$log" | tail -n 1)"
 }
@@ -56,11 +90,11 @@ run_beside() {
   while [ "$1" != -- ]; do words+=("$1"); shift; done
   shift
   # shellcheck disable=SC2016
-  run "$name" "$limit" bash -c '
+  run "$name" "$limit" bash -c "$(declare -f first_failure)"'
     logs=$1 jobs=$2 count=$3; shift 3
     words=("${@:1:count}"); shift "$count"
     rm -f "$logs/.failed"
-    one() { local word=$1; shift; "$@" "$word" >"$logs/of_$word.log" 2>&1 || { echo "FAIL $word: exit code $?"; grep -m 5 "^FAIL" "$logs/of_$word.log"; touch "$logs/.failed"; }; }
+    one() { local word=$1 log=$logs/of_$1.log; shift; "$@" "$word" >"$log" 2>&1 || { echo "FAIL $word: exit code $?: $(first_failure "$log")"; touch "$logs/.failed"; }; }
     for word in "${words[@]}"; do
       while [ "$(jobs -pr | wc -l)" -ge "$jobs" ]; do wait -n; done
       one "$word" "$@" &
