@@ -48,7 +48,15 @@ item device/matmul-without-cublaslt cuda-sim gpu_kernels \
   "GRADSYNC_OWN_PRODUCTS=1 GRADSYNC_CUBLASLT=/nonexistent/libcublasLt.so \"\$build/tests/gpu_kernels\" matmul"
 # What a bare machine with a GPU is brought, in a bare system of another release. With nvcc, as root.
 # shellcheck disable=SC2016
-item device/archive cuda gpu_kernels 'tests/gpu/archive.sh --library "$build/gpu.tar.xz" && tests/gpu/dry_run.sh "$build/gpu.tar.xz"'
+item device/archive cuda gpu_kernels 'tests/gpu/archive.sh "$build/gpu.tar.xz" && tests/gpu/dry_run.sh "$build/gpu.tar.xz"'
+# The image for GPUs, compiled inside from a bare Debian with this machine's toolkit. The same.
+# shellcheck disable=SC2016
+item device/image cuda gpu_kernels 'tests/gpu/image.sh'
+# Both scripts for machines with a GPU from their first line to their last, small. What only a device shows they skip by name.
+# shellcheck disable=SC2016
+item device/scripts cuda-sim gpu_kernels \
+  'cmake --preset cuda-sim -B "$build-scripts" -DGRADSYNC_BENCH=ON >/dev/null && cmake --build "$build-scripts" --target gpu_nccl_ranks product device_tests bench_gpu_kernels bench_gpu_train >/dev/null
+   for script in tests/gpu/run.sh bench/gpu.sh; do GRADSYNC_RUN_SECONDS=2400 $script --sim --build "$build-scripts"; done'
 for seed in 1 2 3; do
   item "device/library-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -L '^cuda_sim\$' -E '^(test_nccl|test_multiprocess_device_training|e2e_)'"
   item "device/training-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_multiprocess_device_training'"

@@ -200,31 +200,15 @@ __device__ __forceinline__ void start_tile(gs_async_copies &copies, NUMBER *tile
 
 // ---- launching
 
-// The first of the sizes that kernels exist for which holds a head; 0: none does.
-static inline int pad_head_channels(size_t head_channels) {
-    static const int sizes[] = {32, 64, 80, 96, 128, GS_ATTENTION_MAX_CHANNELS};
-    for (int size : sizes) {
-        if (head_channels <= (size_t)size) return size;
-    }
-    return 0;
+// body.template operator()<D>() of the first of SIZES that holds a head.
+template <int... SIZES, typename BODY>
+static void run_for_first(size_t head_channels, const BODY &body) {
+    (void)((head_channels <= (size_t)SIZES && (body.template operator()<SIZES>(), true)) || ...);
 }
 
-// body.template operator()<D>() of the size that holds a head; there is one.
+// Of the sizes that kernels exist for; one holds the head (accept_attention).
 template <typename BODY> static void run_for_head_size(size_t head_channels, const BODY &body) {
-    switch (pad_head_channels(head_channels)) {
-    case 32:
-        return body.template operator()<32>();
-    case 64:
-        return body.template operator()<64>();
-    case 80:
-        return body.template operator()<80>();
-    case 96:
-        return body.template operator()<96>();
-    case 128:
-        return body.template operator()<128>();
-    default:
-        return body.template operator()<GS_ATTENTION_MAX_CHANNELS>();
-    }
+    run_for_first<32, 64, 80, 96, 128, GS_ATTENTION_MAX_CHANNELS>(head_channels, body);
 }
 
 // What a shape must keep to. False: the stream failed, or there is nothing to do.
@@ -233,7 +217,7 @@ static inline bool accept_attention(gs_stream *stream, const gs_attention *shape
         shape->head_channels == 0) {
         return false;
     }
-    if (!pad_head_channels(shape->head_channels)) {
+    if (shape->head_channels > GS_ATTENTION_MAX_CHANNELS) {
         gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT,
                                         "attention: %zu channels a head, at most %d on CUDA",
                                         shape->head_channels, GS_ATTENTION_MAX_CHANNELS));

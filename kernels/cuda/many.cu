@@ -144,7 +144,14 @@ struct make_adamw {
     __device__ prepared_adamw prepared(const gs_adamw_item &item) const {
         const gs_adamw_own own =
             gs_adamw_make_own(lr, item.weight_decay, item.correction1, item.correction2);
-        return {item.param, item.value, item.remainder, item.m, item.v, item.grad, item.count, own};
+        return {.param = item.param,
+                .value = item.value,
+                .remainder = item.remainder,
+                .m = item.m,
+                .v = item.v,
+                .grad = item.grad,
+                .count = item.count,
+                .own = own};
     }
 };
 
@@ -152,8 +159,14 @@ template <bool DECOUPLED>
 struct adamw_tile {
     gs_adamw_common common;
     __device__ void operator()(const prepared_adamw &item, size_t tile) const {
-        const gs_adamw_op<DECOUPLED> op = {item.param, item.value, item.remainder, item.m,
-                                           item.v,     item.grad,  common,         item.own};
+        const gs_adamw_op<DECOUPLED> op = {.param = item.param,
+                                           .value = item.value,
+                                           .remainder = item.remainder,
+                                           .m = item.m,
+                                           .v = item.v,
+                                           .grad = item.grad,
+                                           .common = common,
+                                           .own = item.own};
         run_row(op, tile, item.count);
     }
 };

@@ -8,11 +8,19 @@ extern "C" void gs_cuda_adamw(gs_stream *stream, float *param, float *m, float *
     const gs_adamw_common common = gs_adamw_make_common(stream, *step);
     const gs_adamw_own own = gs_adamw_make_own(step->lr, step->weight_decay, step->correction1,
                                                step->correction2);
-    if (step->decoupled) {
-        gs_run_flat(stream, gs_adamw_op<true>{param, nullptr, nullptr, m, v, grad, common, own}, count);
-    } else {
-        gs_run_flat(stream, gs_adamw_op<false>{param, nullptr, nullptr, m, v, grad, common, own}, count);
-    }
+    const auto run = [&]<bool DECOUPLED>() {
+        gs_run_flat(stream,
+                    gs_adamw_op<DECOUPLED>{.param = param,
+                                           .value = nullptr,
+                                           .remainder = nullptr,
+                                           .m = m,
+                                           .v = v,
+                                           .grad = grad,
+                                           .common = common,
+                                           .own = own},
+                    count);
+    };
+    step->decoupled ? run.operator()<true>() : run.operator()<false>();
 }
 
 template <bool DECOUPLED>
@@ -53,13 +61,20 @@ extern "C" void gs_cuda_adamw_beside(gs_stream *stream, float *param, float *was
     const gs_adamw_common common = gs_adamw_make_common(stream, *step);
     const gs_adamw_own own = gs_adamw_make_own(step->lr, step->weight_decay, step->correction1,
                                                step->correction2);
-    if (step->decoupled) {
-        gs_run_flat(stream, adamw_beside_op<true>{param, was, next_m, next_v, m, v, grad, common, own},
+    const auto run = [&]<bool DECOUPLED>() {
+        gs_run_flat(stream,
+                    adamw_beside_op<DECOUPLED>{.param = param,
+                                               .was = was,
+                                               .next_m = next_m,
+                                               .next_v = next_v,
+                                               .m = m,
+                                               .v = v,
+                                               .grad = grad,
+                                               .common = common,
+                                               .own = own},
                     count);
-    } else {
-        gs_run_flat(stream, adamw_beside_op<false>{param, was, next_m, next_v, m, v, grad, common, own},
-                    count);
-    }
+    };
+    step->decoupled ? run.operator()<true>() : run.operator()<false>();
 }
 
 struct sgd_constants {
@@ -155,7 +170,14 @@ static void run_sgd(gs_stream *stream, float *param, float *was, float *next, co
         // A momentum that is not used stays what it was.
         if (momentum && next != momentum) gs_cuda_copy(stream, next, momentum, count * sizeof *next);
     } else {
-        gs_run_flat(stream, sgd_momentum_op{param, was, next, momentum, grad, c}, count);
+        gs_run_flat(stream,
+                    sgd_momentum_op{.param = param,
+                                    .was = was,
+                                    .next = next,
+                                    .momentum = momentum,
+                                    .grad = grad,
+                                    .constants = c},
+                    count);
     }
 }
 

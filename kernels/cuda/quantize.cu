@@ -270,10 +270,13 @@ template <typename T>
 static void run_dequantize(gs_stream *stream, void *out, const gs_quantized *from,
                            size_t num_inputs, size_t stride_bytes, double factor) {
     gs_run_flat(stream,
-                decode_op<T>{static_cast<T *>(out), from->codes,
-                             static_cast<const T *>(from->scales),
-                             segments(from->segment_count, from->count), num_inputs, stride_bytes,
-                             static_cast<T>(factor)},
+                decode_op<T>{.out = static_cast<T *>(out),
+                             .codes = from->codes,
+                             .scales = static_cast<const T *>(from->scales),
+                             .cut = segments(from->segment_count, from->count),
+                             .num_inputs = num_inputs,
+                             .stride_bytes = stride_bytes,
+                             .factor = static_cast<T>(factor)},
                 from->count);
 }
 

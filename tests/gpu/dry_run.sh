@@ -43,5 +43,8 @@ unshare -m bash -c 'mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev
   chmod +x nvidia-smi
   says 1 "^FAILED kernels = CPU twins" env PATH="$PWD:$PATH" tests/gpu/run.sh
   grep -q "^archive  *ok" said || { cat said; exit 1; }
+  ! grep -q "command not found\|No such file" said || { cat said; exit 1; }
+  says 1 "^# FAILED found nothing to run on" env PATH="$PWD:$PATH" bench/gpu.sh
+  ! grep -q "command not found\|No such file" said || { cat said; exit 1; }
 '
 echo "dry run: the archive starts in Debian $(cat "$root/etc/debian_version"), and says that there is no device"

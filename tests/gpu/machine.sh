@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # names that the caller sets or reads
 # What tests/gpu/run.sh and bench/gpu.sh have in common, sourced by both: the machine's GPU and libraries, the
 # build for them. `sim` and `build` are the caller's.
-cublaslt_major=13  # CUBLAS_VER_MAJOR of the build
+cublaslt_major=13    # CUBLAS_VER_MAJOR of the build
+toolkits=/usr/local  # where toolkits lie that are no packages
 has() { command -v "$1" >/dev/null; }
 say_commit() {
   local commit
@@ -83,16 +84,18 @@ use_packages() {
   export PATH=$PATH:$root/usr/bin:$root/bin CMAKE_PREFIX_PATH=$root/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
 }
 
-# cuBLASLt may be a Python package's alone: nvidia/cublas/lib, or nvidia/cu13/lib.
-find_cublaslt() {
-  local folder file
-  [ -z "${GRADSYNC_CUBLASLT:-}" ] || return 0
-  ! ldconfig -p 2>/dev/null | grep -q "libcublasLt.so.$cublaslt_major" || return 0
+# find_library VARIABLE SONAME: names the file of a library that the loader does not find by itself: a toolkit's that nobody told
+# it of, or a Python package's, whose folder is nvidia/cublas/lib or nvidia/cu13/lib.
+find_library() {
+  local variable=$1 name=$2 folder file
+  [ -z "${!variable:-}" ] || return 0
+  ! ldconfig -p 2>/dev/null | grep -q "$name " || return 0
+  for file in "$toolkits"/cuda*/lib64/"$name" "$toolkits"/cuda*/targets/*/lib/"$name"; do
+    [ ! -e "$file" ] || { export "$variable=$file"; return 0; }
+  done
   while read -r folder; do
-    for file in "$folder"/*/lib/"libcublasLt.so.$cublaslt_major"; do
-      [ -e "$file" ] || continue
-      export GRADSYNC_CUBLASLT=$file
-      return 0
+    for file in "$folder"/*/lib/"$name"; do
+      [ ! -e "$file" ] || { export "$variable=$file"; return 0; }
     done
   done < <("${python:-python3}" -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
 }
@@ -106,15 +109,14 @@ find_libraries() {
     fi
     unpack_packages "$root" "$GRADSYNC_DEBS"/*.deb && use_packages "$root" || return
   fi
-  find_cublaslt
-  # NCCL's header and libraries may be those of a Python package.
+  # NCCL's header may be that of a Python package.
   local nccl
   nccl=$(python3 -c 'import nvidia.nccl, sys; sys.stdout.write(list(nvidia.nccl.__path__)[0])' 2>/dev/null || true)
-  [ -n "$nccl" ] || return 0
-  export NCCL_HOME=${NCCL_HOME:-$nccl}
-  if [ -e "$nccl/lib/libnccl.so.2" ] && ! ldconfig -p | grep -q libnccl.so.2; then
-    export GRADSYNC_NCCL=${GRADSYNC_NCCL:-$nccl/lib/libnccl.so.2}
-  fi
+  [ -z "$nccl" ] || export NCCL_HOME=${NCCL_HOME:-$nccl}
+  [ "$sim" -eq 0 ] || return 0  # the software machine has stand-ins of its own
+  find_library GRADSYNC_CUBLASLT "libcublasLt.so.$cublaslt_major"
+  find_library GRADSYNC_CUDNN libcudnn.so.9
+  find_library GRADSYNC_NCCL libnccl.so.2
 }
 
 # What can be built here. Fails, with `why`, when not even the library can.

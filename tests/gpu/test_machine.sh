@@ -74,19 +74,27 @@ refused "$work/libc-debs" "libc6 is among the packages"
 echo nonsense >"$work/broken/broken.deb"
 refused "$work/broken" "broken.deb cannot be unpacked" 2>/dev/null
 
-# cuBLASLt that only a Python package has, in either of its layouts; a name that was given stays.
-mkdir -p "$work/python/nvidia/cu13/lib"
-touch "$work/python/nvidia/cu13/lib/libcublasLt.so.$cublaslt_major"
+# A library that only a toolkit or a Python package has; a name that was given stays.
+mkdir -p "$work/python/nvidia/cu13/lib" "$work/local/cuda-13.0/lib64"
+touch "$work/python/nvidia/cu13/lib/"{libcublasLt.so.$cublaslt_major,libcudnn.so.9} "$work/local/cuda-13.0/lib64/libcudnn.so.9"
 (
   # shellcheck disable=SC2317
   ldconfig() { :; }
-  unset GRADSYNC_CUBLASLT
+  unset GRADSYNC_CUBLASLT GRADSYNC_CUDNN GRADSYNC_NCCL
   export PYTHONPATH=$work/python
-  find_cublaslt
+  toolkits=$work/local sim=0
+  find_libraries || fail "find_libraries: $why"
   [ "${GRADSYNC_CUBLASLT:-}" = "$work/python/nvidia/cu13/lib/libcublasLt.so.$cublaslt_major" ] || fail "a Python package's cuBLASLt is not found"
+  [ "${GRADSYNC_CUDNN:-}" = "$work/local/cuda-13.0/lib64/libcudnn.so.9" ] || fail "a toolkit's cuDNN is not found"
+  [ -z "${GRADSYNC_NCCL:-}" ] || fail "NCCL is found where there is none: $GRADSYNC_NCCL"
   GRADSYNC_CUBLASLT=/mine
-  find_cublaslt
+  find_libraries
   [ "$GRADSYNC_CUBLASLT" = /mine ] || fail "a library that was named is passed over"
+  unset GRADSYNC_CUBLASLT
+  # shellcheck disable=SC2317
+  ldconfig() { printf '\tlibcublasLt.so.%s (libc6,x86-64) => /there\n' "$cublaslt_major"; }
+  find_libraries
+  [ -z "${GRADSYNC_CUBLASLT:-}" ] || fail "what the loader finds by itself is named: $GRADSYNC_CUBLASLT"
 ) || exit
 
 # An archive is taken where its programs start, and refused with the reason where they do not.
