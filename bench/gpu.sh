@@ -21,6 +21,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
+[ $sim -eq 0 ] || patience=5
 started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-$([ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && echo 360 || echo 525)}
 . tests/gpu/machine.sh
 find_device bench/gpu.sh
@@ -71,7 +72,7 @@ part() {
   local limit code=0
   local log=$logs/part_$((++part_number)).log
   drop_steps 1
-  limit=$(grant "$1")
+  limit=$(grant $(($1 * patience)))
   shift
   [ "$lost" -eq 0 ] || { echo "# not run, the device is lost: $*"; return; }
   [ "$limit" -gt 5 ] || { fail_part "not run, no time left: $*"; return; }

@@ -23,6 +23,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
+[ $sim -eq 0 ] || patience=5
 started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-$([ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && echo 360 || echo 525)} built=''
 . tests/gpu/machine.sh
 find_device tests/gpu/run.sh
@@ -79,7 +80,7 @@ fi
 # ---- tests
 bin=$build/tests
 as_gpu=(env GRADSYNC_TEST_DEVICE=cuda:0) draw=()
-in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout "$2" -j 4 -L '^gpu$' "${@:3}"; }
+in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout $(($2 * patience)) -j 4 -L '^gpu$' "${@:3}"; }
 ctest_has() { [ "$(ctest --test-dir "$build" -N -L '^gpu$' "$@" | sed -n 's/^Total Tests: //p')" != 0 ]; }
 
 families=(attention matmul layernorm loss optim reduce embedding batchnorm activation elementwise low_rank quantize residuals)

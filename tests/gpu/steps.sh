@@ -2,6 +2,7 @@
 # Steps of tests/gpu/run.sh and bench/gpu.sh: each with its limit and its log, and a table in which what failed stands first. The
 # caller sets `budget` (seconds in all), `started` ($SECONDS at its begin), `logs`, `steps_to_come`, and has device_answers.
 LEAST_SECONDS=12  # for each step to come, whatever those before it take
+patience=${patience:-1}  # by what each limit grows: the software machine is slow, and so may be its host
 rows=() failures=() failed=0 lost=0 child='' current=''
 rm -f "$logs"/*.log "$logs"/*.txt  # an earlier run's
 # Each is written at once too: what ends a run may be SIGKILL, behind which there is no table.
@@ -71,7 +72,7 @@ run() {
   local name=$1 code=0 since=$SECONDS limit why
   local log=$logs/${1//[^A-Za-z0-9]/_}.log
   steps_to_come=$((steps_to_come - 1))
-  limit=$(grant "$2")
+  limit=$(grant $(($2 * patience)))
   shift 2
   [ "$lost" -eq 0 ] || { row "$name" "not run" - "the device is lost"; return 1; }
   [ "$limit" -gt 5 ] || { fail_step "$name" 0 "no time left"; return 1; }
