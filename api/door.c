@@ -8,6 +8,7 @@
 #include "api/access/secret.h"
 #include "api/http/problem.h"
 #include "api/routes/route_call.h"
+#include "core/digest.h"
 #include "core/log.h"
 
 struct gs_door {
@@ -235,6 +236,11 @@ static void note_answer(gs_door *door, const gs_http_request *request, gs_http_r
     log_request(request, caller, template, response->status, seconds);
 }
 
+// All connections of one token are one caller's, whichever way he shows it; and so are those of all where nobody is asked.
+static uint64_t number_caller(const gs_caller *caller) {
+    return gs_hash64(caller->id, strlen(caller->id), 0) | 1;
+}
+
 // Before it waits for a coordinator: meanwhile his connection would give way as a stranger's that does not read.
 static void note_caller(const gs_door *door, const gs_http_request *request, const gs_caller *caller) {
     bool asks_nobody = door->kind == GS_DOOR_OF_FILE || (door->kind == GS_DOOR_OF_TOKENS && !gs_token_store_asks(door->services.tokens));
@@ -242,7 +248,7 @@ static void note_caller(const gs_door *door, const gs_http_request *request, con
     gs_caller shown;  // what is for everybody has not asked for it
     bool shows_token = header && door->kind == GS_DOOR_OF_TOKENS &&
                        gs_token_store_admit(door->services.tokens, &shown, header, GS_ROLE_METRICS).code == GS_OK;
-    if (*caller->id || asks_nobody || shows_token) gs_http_note_known(request);
+    if (*caller->id || asks_nobody || shows_token) gs_http_note_known(request, number_caller(shows_token ? &shown : caller));
 }
 
 static void handle_request(void *ctx, const gs_http_request *request, gs_http_response *response) {
@@ -275,11 +281,11 @@ static bool refuse_request(void *ctx, const gs_http_request *request, gs_http_re
 }
 
 // As admit_caller would, whatever is asked for.
-static bool knows_caller(void *ctx, const gs_early_head *head) {
+static uint64_t knows_caller(void *ctx, const gs_early_head *head) {
     const gs_door *door = ctx;
     gs_caller caller = {0};
     char header[256], cookies[2048], secret[GS_SECRET_TEXT_BYTES] = "", token_id[GS_TOKEN_ID_BYTES] = "";
-    if (door->kind != GS_DOOR_OF_TOKENS || !gs_token_store_asks(door->services.tokens)) return false;
+    if (door->kind != GS_DOOR_OF_TOKENS || !gs_token_store_asks(door->services.tokens)) return 0;
     bool is_known = gs_early_head_find(head, header, sizeof header, "Authorization") &&
                     gs_token_store_admit(door->services.tokens, &caller, header, GS_ROLE_METRICS).code == GS_OK;
     if (!is_known && gs_early_head_find(head, cookies, sizeof cookies, "Cookie"))
@@ -291,7 +297,7 @@ static bool knows_caller(void *ctx, const gs_early_head *head) {
     explicit_bzero(header, sizeof header);
     explicit_bzero(cookies, sizeof cookies);
     explicit_bzero(secret, sizeof secret);
-    return is_known;
+    return is_known ? number_caller(&caller) : 0;
 }
 
 static void note_refusal(void *ctx, const char *reason) {

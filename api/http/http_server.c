@@ -12,6 +12,7 @@
 
 #include <microhttpd.h>
 
+#include "api/http/crowd.h"
 #include "api/http/progress.h"
 #include "api/http/tls.h"
 #include "core/log.h"
@@ -26,34 +27,9 @@ enum {
     STREAM_BLOCK_BYTES = 16 << 10,
     RESPONSE_MS = 60000,
     DRAIN_REQUESTS = 6,  // what a request may take, so many times: for a block of a stream to be taken
-    IDLE_ENOUGH_MS = 1000,
     MOMENT_MS = 300,
-    STUCK_MS = 2000,  // without a byte that was taken
     LEAST_SLACK = 64  // connections that were cut and are not gone yet: the library closes whoever comes when there are more
 };
-
-typedef enum connection_phase {
-    WAITING = 0,  // for a request, or for the rest of it
-    ANSWERING,    // the handler runs or the answer is on its way
-    STREAMING
-} connection_phase;
-
-// State of one connection. The list and all members belong to `lock`.
-typedef struct connection_entry {
-    gs_http_server *server;
-    struct connection_entry *next, **link;
-    int fd;
-    gs_http_neighbourhood from;
-    bool has_neighbours;  // false: it came by a Unix socket
-    connection_phase phase;
-    int64_t cut_at_ns;
-    bool cut;
-    bool is_known;     // whose it is
-    int64_t begin_ns;
-    int64_t idle_ns;   // since when nothing is asked; 0: something is, or was never
-    uint64_t taken_bytes;  // of answers, when they were looked at last
-    int64_t moved_ns;      // since when no more of its answer was taken
-} connection_entry;
 
 struct gs_http_server {
     struct MHD_Daemon *daemon;
@@ -67,7 +43,7 @@ struct gs_http_server {
     atomic_uint_fast64_t num_requests;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    connection_entry *connections;
+    gs_http_connection *connections;  // they and their members belong to `lock`
 };
 
 // A request between libmicrohttpd's first and last call for it.
@@ -82,106 +58,59 @@ static int64_t request_limit_ns(const gs_http_server *server) {
     return server->options.request_ms * GS_NS_PER_MS;
 }
 
-static connection_entry *entry_of(struct MHD_Connection *connection) {
+static gs_http_connection *entry_of(struct MHD_Connection *connection) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return info ? info->socket_context : NULL;
 }
 
 static void set_phase(gs_http_server *server, struct MHD_Connection *connection,
-                      connection_phase phase, int64_t limit_ns) {
-    connection_entry *entry = entry_of(connection);
+                      gs_http_phase phase, int64_t limit_ns) {
+    gs_http_connection *entry = entry_of(connection);
     if (!entry) return;
     pthread_mutex_lock(&server->lock);
     entry->phase = phase;
     entry->idle_ns = 0;
-    entry->moved_ns = gs_now_ns();
-    entry->cut_at_ns = entry->moved_ns + limit_ns;
+    entry->phase_ns = entry->moved_ns = gs_now_ns();
+    entry->cut_at_ns = entry->phase_ns + limit_ns;
     pthread_mutex_unlock(&server->lock);
 }
 
 // A thread that is to read what he says may not come to it before he is the oldest.
-static bool is_known_early(const gs_http_server *server, connection_entry *entry) {
+static bool is_known_early(const gs_http_server *server, gs_http_connection *entry) {
     gs_early_head head;
-    if (!entry->is_known && server->options.knows && !server->options.tls && gs_early_head_look(&head, entry->fd))
-        entry->is_known = server->options.knows(server->options.ctx, &head);
+    if (!entry->whose && server->options.knows && !server->options.tls && gs_early_head_look(&head, entry->fd))
+        entry->whose = server->options.knows(server->options.ctx, &head);
     explicit_bzero(&head, sizeof head);
-    return entry->is_known;
-}
-
-// Under the lock.
-static void note_progress(connection_entry *entry, int64_t now_ns) {
-    uint64_t taken_bytes = gs_http_taken_bytes(entry->fd);
-    if (taken_bytes != entry->taken_bytes) entry->moved_ns = now_ns;
-    entry->taken_bytes = taken_bytes;
-}
-
-static bool is_stuck(connection_entry *entry, int64_t now_ns) {
-    note_progress(entry, now_ns);
-    if (!gs_http_is_untaken(entry->fd)) entry->moved_ns = now_ns;  // his answer is not there yet, or he has it
-    return now_ns - entry->moved_ns > STUCK_MS * GS_NS_PER_MS;
+    return entry->whose != 0;
 }
 
 // Under the lock. An answer that is not whole is of no use to anybody, and one that nobody reads neither.
-static void cut_off(connection_entry *entry) {
-    bool is_useless = entry->phase == ANSWERING || is_stuck(entry, gs_now_ns());
+static void cut_off(gs_http_connection *entry) {
+    bool is_useless = entry->phase == GS_HTTP_ANSWERING || gs_crowd_is_stuck(entry, gs_now_ns());
     if (is_useless && gs_http_is_untaken(entry->fd)) gs_http_drop_untaken(entry->fd);
     entry->cut = true;
     shutdown(entry->fd, SHUT_RDWR);
 }
 
-// Who could give way: of each kind the oldest, or who has been so for longest.
-typedef struct candidates {
-    connection_entry *stuck, *unknown, *answered;  // strangers: who do not read, who wait, who are being answered
-    connection_entry *idle;                        // who are known
-    bool has_strangers;
-} candidates;
-
-// From young to old.
-static void consider(candidates *seen, connection_entry *entry, int64_t now_ns) {
-    seen->has_strangers = seen->has_strangers || !entry->is_known;
-    if (entry->is_known) {
-        bool idles = entry->phase == WAITING && entry->idle_ns && now_ns - entry->idle_ns > IDLE_ENOUGH_MS * GS_NS_PER_MS;
-        if (idles && (!seen->idle || entry->idle_ns < seen->idle->idle_ns)) seen->idle = entry;
-    } else if (entry->phase == WAITING) {
-        seen->unknown = entry;
-    } else if (entry->phase == ANSWERING) {
-        seen->answered = entry;
-        if (is_stuck(entry, now_ns) && (!seen->stuck || entry->moved_ns <= seen->stuck->moved_ns)) seen->stuck = entry;
-    }
-}
-
-// Under the lock. Who gives way to `fresh`, which is the first of the list: they lie in it by age.
-static connection_entry *choose_victim(connection_entry *fresh, bool of_neighbours) {
-    candidates seen = {0};
-    int64_t now_ns = gs_now_ns();
-    for (connection_entry *entry = fresh->next; entry; entry = entry->next) {
-        bool is_neighbour = entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0;
-        if (!entry->cut && (!of_neighbours || is_neighbour)) consider(&seen, entry, now_ns);
-    }
-    if (seen.stuck) return seen.stuck;  // who waits may still come to show a token
-    if (seen.unknown) return seen.unknown;
-    if (seen.answered) return seen.answered;
-    return seen.idle && !seen.has_strangers ? seen.idle : fresh;  // who is known gives way to no stranger amid strangers
-}
-
 // Under the lock. True: somebody gave way.
-static bool make_room(gs_http_server *server, connection_entry *fresh, unsigned *num_cut) {
+static bool make_room(gs_http_server *server, gs_http_connection *fresh, unsigned *num_cut) {
     unsigned num_all = 0, num_neighbours = 0;
     *num_cut = 0;
-    for (const connection_entry *entry = server->connections; entry; entry = entry->next) {
+    for (const gs_http_connection *entry = server->connections; entry; entry = entry->next) {
         *num_cut += entry->cut;
         if (entry->cut) continue;
         num_all++;
-        if (entry->has_neighbours && memcmp(&entry->from, &fresh->from, sizeof fresh->from) == 0) num_neighbours++;
+        num_neighbours += gs_crowd_is_neighbour(entry, fresh);
     }
     bool is_crowded = fresh->has_neighbours && num_neighbours > server->options.max_per_address;
     if (is_crowded || num_all > server->options.max_connections / 2) is_known_early(server, fresh);
     if (!is_crowded && num_all <= server->options.max_connections) return false;
-    connection_entry *victim = choose_victim(fresh, is_crowded);
-    while (!victim->is_known && is_known_early(server, victim)) victim = choose_victim(fresh, is_crowded);
+    unsigned num_places = is_crowded ? server->options.max_per_address : server->options.max_connections;
+    gs_http_connection *victim = gs_crowd_choose(fresh, is_crowded, num_places);
+    while (!victim->whose && is_known_early(server, victim)) victim = gs_crowd_choose(fresh, is_crowded, num_places);
     // As long as there is room for all, a stranger has a moment to say who he is.
-    bool has_just_come = !victim->is_known && gs_now_ns() - victim->begin_ns < MOMENT_MS * GS_NS_PER_MS;
+    bool has_just_come = !victim->whose && gs_now_ns() - victim->begin_ns < MOMENT_MS * GS_NS_PER_MS;
     if (has_just_come && victim != fresh && num_all <= server->options.max_connections) return false;
     cut_off(victim);
     return true;
@@ -191,7 +120,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
                           enum MHD_ConnectionNotificationCode what) {
     gs_http_server *server = ctx;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        connection_entry *entry = calloc(1, sizeof *entry);
+        gs_http_connection *entry = calloc(1, sizeof *entry);
         const union MHD_ConnectionInfo *info =
             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *socket_context = entry;
@@ -199,7 +128,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
         if (!entry || !info) return;  // lives without a watchdog, and so by idle_ms alone
         entry->fd = info->connect_fd;
         entry->has_neighbours = gs_http_neighbourhood_of(&entry->from, entry->fd);
-        entry->begin_ns = gs_now_ns();
+        entry->begin_ns = entry->phase_ns = gs_now_ns();
         entry->cut_at_ns = entry->begin_ns + request_limit_ns(server);
         pthread_mutex_lock(&server->lock);
         entry->next = server->connections;
@@ -214,7 +143,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
         if (gave_way && server->options.refused) server->options.refused(server->options.ctx, "crowd");
         return;
     }
-    connection_entry *entry = *socket_context;
+    gs_http_connection *entry = *socket_context;
     *socket_context = NULL;
     if (!entry) return;
     pthread_mutex_lock(&server->lock);
@@ -230,7 +159,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
 static void *on_request_line(void *ctx, const char *uri, struct MHD_Connection *connection) {
     (void)uri;
     gs_http_server *server = ctx;
-    set_phase(server, connection, WAITING, request_limit_ns(server));
+    set_phase(server, connection, GS_HTTP_WAITING, request_limit_ns(server));
     return NULL;
 }
 
@@ -241,9 +170,9 @@ static void run_watchdog(void *ctx, const atomic_bool *stopping) {
     while (!atomic_load(stopping)) {
         int64_t now_ns = gs_now_ns();
         int num_cut = 0;
-        for (connection_entry *entry = server->connections; entry; entry = entry->next) {
-            if (!entry->cut && !entry->is_known && entry->phase == ANSWERING) note_progress(entry, now_ns);
-            if (entry->cut || entry->phase == STREAMING || now_ns < entry->cut_at_ns) continue;
+        for (gs_http_connection *entry = server->connections; entry; entry = entry->next) {
+            if (!entry->cut && entry->phase == GS_HTTP_ANSWERING) gs_crowd_note_progress(entry, now_ns);
+            if (entry->cut || entry->phase == GS_HTTP_STREAMING || now_ns < entry->cut_at_ns) continue;
             cut_off(entry);
             num_cut++;
         }
@@ -257,11 +186,11 @@ static void run_watchdog(void *ctx, const atomic_bool *stopping) {
     pthread_mutex_unlock(&server->lock);
 }
 
-void gs_http_note_known(const gs_http_request *request) {
-    connection_entry *entry = entry_of(request->connection);
+void gs_http_note_known(const gs_http_request *request, uint64_t whose) {
+    gs_http_connection *entry = entry_of(request->connection);
     if (!entry) return;
     pthread_mutex_lock(&entry->server->lock);
-    entry->is_known = true;
+    entry->whose = whose;
     pthread_mutex_unlock(&entry->server->lock);
 }
 
@@ -375,9 +304,9 @@ typedef struct open_stream {
 static ssize_t read_stream(void *ctx, uint64_t position, char *buffer, size_t max_bytes) {
     (void)position;
     open_stream *it = ctx;
-    set_phase(it->server, it->connection, STREAMING, 0);
+    set_phase(it->server, it->connection, GS_HTTP_STREAMING, 0);
     ssize_t bytes = it->stream.read(it->stream.ctx, buffer, max_bytes);
-    set_phase(it->server, it->connection, ANSWERING, DRAIN_REQUESTS * request_limit_ns(it->server));
+    set_phase(it->server, it->connection, GS_HTTP_ANSWERING, DRAIN_REQUESTS * request_limit_ns(it->server));
     return bytes > 0 ? bytes : MHD_CONTENT_READER_END_OF_STREAM;
 }
 
@@ -432,7 +361,7 @@ static enum MHD_Result send_response(gs_http_server *server, struct MHD_Connecti
     gs_strbuf_release(&response->body);
     if (!made) return MHD_NO;
     if (streams) {
-        set_phase(server, connection, STREAMING, 0);
+        set_phase(server, connection, GS_HTTP_STREAMING, 0);
         MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 60u);
     }
     enum MHD_Result queued = MHD_queue_response(connection, (unsigned)response->status, made);
@@ -446,7 +375,7 @@ static enum MHD_Result answer_request(gs_http_server *server, struct MHD_Connect
     gs_http_response response = {0};
     state->request.body = gs_strbuf_text(&state->body);
     state->request.body_bytes = state->body.len;
-    set_phase(server, connection, ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
+    set_phase(server, connection, GS_HTTP_ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
     server->options.handle(server->options.ctx, &state->request, &response);
     return send_response(server, connection, state, &response);
 }
@@ -459,7 +388,7 @@ static enum MHD_Result answer_early(gs_http_server *server, struct MHD_Connectio
     if (!state->has_body || !server->options.refuse ||
         !server->options.refuse(server->options.ctx, &state->request, &response))
         return MHD_YES;
-    set_phase(server, connection, ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
+    set_phase(server, connection, GS_HTTP_ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
     return send_response(server, connection, state, &response);
 }
 
@@ -525,9 +454,9 @@ static void on_completed(void *ctx, struct MHD_Connection *connection, void **re
         free(state);
     }
     // What comes next may idle first; bytes of a request line without an end count as idling.
-    set_phase(server, connection, WAITING,
+    set_phase(server, connection, GS_HTTP_WAITING,
               server->options.idle_ms * GS_NS_PER_MS + request_limit_ns(server));
-    connection_entry *entry = entry_of(connection);
+    gs_http_connection *entry = entry_of(connection);
     if (!entry) return;
     pthread_mutex_lock(&server->lock);
     entry->idle_ns = gs_now_ns();
@@ -571,7 +500,7 @@ static int show_certificate(gnutls_session_t session, const gnutls_datum_t *auth
     const union MHD_ConnectionInfo *info =
         connection ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT) : NULL;
     if (!info || !info->socket_context) return -1;  // out of memory when it came
-    const connection_entry *entry = info->socket_context;
+    const gs_http_connection *entry = info->socket_context;
     gs_tls_show(entry->server->options.tls, chain, chain_count, key);
     return 0;
 }

@@ -76,8 +76,9 @@ typedef struct gs_http_response {
     gs_http_stream stream;  // instead of a body when `read` is set
 } gs_http_response;
 
-// Whoever asks: from now on his connection is the last to give way to others. Of a handler, before it waits for anything.
-void gs_http_note_known(const gs_http_request *request);
+// Whose the connection is, which from now on gives way behind those of strangers: the same number for all that he has, and not 0. Of a
+// handler, before it waits for anything.
+void gs_http_note_known(const gs_http_request *request, uint64_t whose);
 // Replaces a header of that name. Line breaks in the value end it.
 void gs_http_set_header(gs_http_response *response, const char *name, const char *value);
 const char *gs_http_response_header(const gs_http_response *response, const char *name);
@@ -90,13 +91,15 @@ typedef struct gs_http_server_options {
     int64_t idle_ms;           // between requests; 0: 30 s
     // Beyond these whoever comes takes the place of a connection of which nobody knows whose it is, so that a crowd of strangers
     // shuts nobody out: of the one whose answer has not moved for longest, two seconds at least; else of the oldest that waits; else of
-    // the oldest that is being answered. Where all are known, of the one that has idled for longest, a second at least; else he is cut
-    // himself.
+    // the oldest that is being answered. Where all are known, and one of them holds more than half of these places, of one of his: that
+    // has idled for a second, that has sent a part of a request for two, that waits at all, that has not read for two, that has been
+    // answered for five; of each kind of whoever has done so for longest. Else of one that has idled for a second or sent a part of a
+    // request for two; else he is cut himself. Who holds more than half and comes again takes no place of another, nor of what he is doing.
     unsigned max_connections;  // 0: 1024, less where the process may not open that many files
     unsigned max_per_address;  // 0: 128; 127.0.0.0/8 is one address, and so is an IPv6 network of 64 bits
-    // Whether what has come of a request, unread, shows whose it is: then its connection is the last to give way from now on. Not
+    // Whose a request is, as far as what has come of it unread shows that, as for gs_http_note_known; 0: it does not. Not
     // asked where it is encrypted. Any thread; it must not wait. May be NULL.
-    bool (*knows)(void *ctx, const gs_early_head *head);
+    uint64_t (*knows)(void *ctx, const gs_early_head *head);
     // Of a request that announces a body, before a byte of it is read: true when it is refused, and the response
     // filled. Any thread. May be NULL.
     bool (*refuse)(void *ctx, const gs_http_request *request, gs_http_response *response);

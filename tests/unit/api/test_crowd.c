@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "api/http/crowd.h"
 #include "api/http/http_server.h"
 #include "core/clock.h"
 #include "tests/support/http.h"
@@ -38,7 +39,8 @@ static void close_it(void *ctx) {
 
 static void handle(void *ctx, const gs_http_request *request, gs_http_response *response) {
     response->status = 200;
-    if (gs_http_header(request, "X-Known")) gs_http_note_known(request);
+    const char *whose = gs_http_header(request, "X-Known");
+    if (whose) gs_http_note_known(request, strtoull(whose, NULL, 10));
     if (strcmp(request->path, "/stream") == 0)
         response->stream = (gs_http_stream){.read = read_for_ever, .close = close_it, .ctx = ctx};
     else if (strcmp(request->path, "/large") == 0)
@@ -57,10 +59,10 @@ static void note(void *ctx, const char *reason) {
     }
 }
 
-static bool knows(void *ctx, const gs_early_head *head) {
+static uint64_t knows(void *ctx, const gs_early_head *head) {
     char value[16];
     (void)ctx;
-    return gs_early_head_find(head, value, sizeof value, "x-known") && strcmp(value, "1") == 0;
+    return gs_early_head_find(head, value, sizeof value, "x-known") ? strtoull(value, NULL, 10) : 0;
 }
 
 static int start_with(void **state, unsigned max_connections, int64_t request_ms) {
@@ -97,6 +99,11 @@ static void ask(gs_wire *wire, const char *path, const char *headers) {
     snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
     gs_strbuf_clear(&wire->received);
     gs_wire_send(wire, request);
+}
+
+static const char *show(char header[32], int whose) {
+    snprintf(header, 32, "X-Known: %d\r\n", whose);
+    return header;
 }
 
 static bool is_answered(gs_wire *wire, const char *headers) {
@@ -234,7 +241,8 @@ static void who_is_known_keeps_his_place_without_reading(void **state) {
     server *it = *state;
     const char *address = gs_http_server_address(it->http);
     gs_wire known[ROOM], late;
-    for (int i = 0; i < ROOM; i++) ask_and_do_not_read(&known[i], address, "X-Known: 1\r\n");
+    char whose[32];
+    for (int i = 0; i < ROOM; i++) ask_and_do_not_read(&known[i], address, show(whose, i + 1));
     for (int i = 0; i < 2; i++) {
         pass_ms(LONGER_THAN_STUCK_MS);
         gs_wire_open(&late, address);
@@ -243,6 +251,96 @@ static void who_is_known_keeps_his_place_without_reading(void **state) {
         gs_wire_close(&late);
     }
     for (int i = 0; i < ROOM; i++) gs_wire_close(&known[i]);
+}
+
+// He shows who he is with each connection, and begins a request on it that he does not end.
+static void begin_and_stop(gs_wire *wire, const char *address) {
+    gs_wire_open(wire, address);
+    assert_true(is_answered(wire, "X-Known: 1\r\n"));
+    gs_wire_send(wire, "GET / HTTP/1.1\r\nHost: local");
+}
+
+static void who_has_most_places_shuts_nobody_out_by_requests_that_he_does_not_end(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire his[ROOM], late;
+    for (int i = 0; i < ROOM; i++) begin_and_stop(&his[i], address);
+    for (int i = 0; i < 3; i++) {
+        gs_wire_open(&late, address);
+        pass_ms(LATE_MS);  // nothing shows whose it is when it comes, as behind TLS
+        assert_true(is_answered(&late, "X-Known: 2\r\n"));
+        assert_true(is_cut_soon(&his[i]));
+        gs_wire_close(&late);
+        pass_ms(LATE_MS);
+        gs_wire_close(&his[i]);
+        begin_and_stop(&his[i], address);  // he comes again for what he lost
+    }
+    for (int i = 0; i < ROOM; i++) gs_wire_close(&his[i]);
+}
+
+static void who_has_most_places_shuts_nobody_out_by_answers_that_he_does_not_read(void **state) {
+    server *it = *state;
+    const char *address = gs_http_server_address(it->http);
+    gs_wire his[ROOM], late;
+    for (int i = 0; i < ROOM; i++) ask_and_do_not_read(&his[i], address, "X-Known: 1\r\n");
+    pass_ms(LONGER_THAN_STUCK_MS);
+    gs_wire_open(&late, address);
+    pass_ms(LATE_MS);
+    assert_true(is_answered(&late, "X-Known: 2\r\n"));
+    assert_int_equal(count_cut(his, ROOM), 1);
+    for (int i = 0; i < ROOM; i++) gs_wire_close(&his[i]);
+    gs_wire_close(&late);
+}
+
+// A row is a connection, the oldest first; the last is whoever comes.
+typedef struct place {
+    uint64_t whose;
+    gs_http_phase phase;
+    int64_t ms;  // since when it is so
+    bool idles;  // else it has begun a request
+} place;
+
+// -1: he who comes.
+static int choose(const place *places, int num_places) {
+    gs_http_connection connections[ROOM + 1] = {0};
+    int64_t now_ns = gs_now_ns();
+    for (int i = 0; i <= num_places; i++) {
+        int64_t since_ns = now_ns - places[i].ms * GS_NS_PER_MS;
+        connections[i] = (gs_http_connection){.next = i > 0 ? &connections[i - 1] : NULL, .fd = -1, .phase = places[i].phase, .whose = places[i].whose,
+                                              .phase_ns = since_ns, .moved_ns = since_ns, .idle_ns = places[i].idles ? since_ns : 0};
+    }
+    const gs_http_connection *chosen = gs_crowd_choose(&connections[num_places], false, (unsigned)num_places);
+    return chosen == &connections[num_places] ? -1 : (int)(chosen - connections);
+}
+
+static void of_the_known_he_gives_way_who_loses_least(void **state) {
+    (void)state;
+    const gs_http_phase W = GS_HTTP_WAITING, A = GS_HTTP_ANSWERING, S = GS_HTTP_STREAMING;
+    const struct {
+        place places[5];
+        int chosen;
+    } cases[] = {
+        {{{1, W, 5000, true}, {2, W, 9000, false}, {3, W, 6000, true}, {4, A, 9000, false}, {0}}, 2},   // idles longest
+        {{{1, W, 900, true}, {2, W, 1900, false}, {3, A, 99000, false}, {4, S, 99000, false}, {0}}, -1},  // nobody for long enough
+        {{{1, W, 900, true}, {2, W, 2100, false}, {3, W, 2200, false}, {4, A, 9000, false}, {0}}, 2},   // drips longest
+        {{{0, S, 900, false}, {1, W, 5000, true}, {2, W, 100, false}, {3, A, 100, false}, {0}}, -1},    // amid strangers none who idles
+        {{{0, S, 900, false}, {1, W, 5000, true}, {2, W, 2100, false}, {3, A, 100, false}, {0}}, 2},    // but one who drips
+        {{{0, W, 10, false}, {1, W, 9000, false}, {1, W, 9000, false}, {1, W, 9000, false}, {0}}, 0},   // a stranger first
+        // Three of four places are one's: his go first.
+        {{{2, W, 9000, true}, {1, W, 100, false}, {1, W, 200, true}, {1, A, 100, false}, {0}}, 2},
+        {{{2, W, 9000, true}, {1, A, 5100, false}, {1, A, 100, false}, {1, S, 99000, false}, {0}}, 1},
+        {{{2, W, 9000, true}, {1, A, 4900, false}, {1, A, 100, false}, {1, S, 99000, false}, {0}}, 0},  // he needs all of them
+        {{{2, W, 900, true}, {1, W, 100, false}, {1, W, 100, true}, {1, A, 100, false}, {3, W, 0, false}}, 1},
+        // And when he comes himself he takes none of others, and none that he uses.
+        {{{2, W, 9000, true}, {1, W, 100, false}, {1, W, 200, true}, {1, A, 9000, false}, {1, W, 0, false}}, -1},
+        {{{2, W, 9000, true}, {1, W, 100, false}, {1, W, 1200, true}, {1, A, 9000, false}, {1, W, 0, false}}, 2},
+        // Half of them is not more than half.
+        {{{2, W, 900, true}, {2, W, 100, false}, {1, W, 100, false}, {1, W, 200, true}, {0}}, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int chosen = choose(cases[i].places, 4);
+        if (chosen != cases[i].chosen) fail_msg("case %zu: %d in place of %d", i, chosen, cases[i].chosen);
+    }
 }
 
 static void a_header_is_found_where_its_line_has_come_whole(void **state) {
@@ -285,10 +383,11 @@ static void of_the_known_who_idles_longest_gives_way(void **state) {
     server *it = *state;
     const char *address = gs_http_server_address(it->http);
     gs_wire known[ROOM], late;
+    char whose[32];
     int64_t begin_ns = gs_now_ns();
     for (int i = 0; i < ROOM; i++) {
         gs_wire_open(&known[i], address);
-        assert_true(is_answered(&known[i], "X-Known: 1\r\n"));
+        assert_true(is_answered(&known[i], show(whose, i + 1)));
     }
     // At once nobody has idled for long enough: who comes is cut himself.
     gs_wire_open(&late, address);
@@ -357,6 +456,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(strangers_who_do_not_read_shut_nobody_out, start_patient, stop),
         cmocka_unit_test_setup_teardown(who_does_not_read_gives_way_before_who_waits_and_who_reads, start_patient, stop),
         cmocka_unit_test_setup_teardown(who_is_known_keeps_his_place_without_reading, start_patient, stop),
+        cmocka_unit_test_setup_teardown(who_has_most_places_shuts_nobody_out_by_requests_that_he_does_not_end, start_patient, stop),
+        cmocka_unit_test_setup_teardown(who_has_most_places_shuts_nobody_out_by_answers_that_he_does_not_read, start_patient, stop),
+        cmocka_unit_test(of_the_known_he_gives_way_who_loses_least),
         cmocka_unit_test(a_header_is_found_where_its_line_has_come_whole),
         cmocka_unit_test_setup_teardown(a_stranger_has_a_moment_where_there_is_room, start_with_room, stop),
         cmocka_unit_test_setup_teardown(of_the_known_who_idles_longest_gives_way, start, stop),

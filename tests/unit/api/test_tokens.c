@@ -415,6 +415,24 @@ static void what_is_no_session_is_none(void **state) {
     answered(here, "GET /v1/jobs", headers, 401, "was revoked at");  // what is shown counts, not what is sent beside it
 }
 
+// Of the lowest role, and from the same address: he begins a request on each connection that he may have, and does not end it.
+static void a_token_that_holds_all_places_shuts_no_administrator_out(void **state) {
+    guarded *here = *state;
+    enum { PLACES = 512 };  // of an address, at this API
+    static gs_wire wires[PLACES];
+    char request[256];
+    snprintf(request, sizeof request, "GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", here->secrets[0]);
+    for (int i = 0; i < PLACES; i++) {
+        gs_wire_open(&wires[i], fake_address(here->fake));
+        gs_wire_send(&wires[i], request);
+        assert_true(gs_wire_wait(&wires[i], "\"metrics\""));
+        gs_wire_send(&wires[i], "GET /v1/whoami HTTP/1.1\r\nHost: local");
+    }
+    snprintf(request, sizeof request, "Authorization: Bearer %s\r\n", here->secrets[3]);
+    for (int i = 0; i < 6; i++) answered(here, "GET /v1/tokens", request, 200, "\"items\"");
+    for (int i = 0; i < PLACES; i++) gs_wire_close(&wires[i]);
+}
+
 static void open_stream(const guarded *here, gs_wire *wire, const char *path, const char *secret, const char *begin) {
     char request[512];
     gs_wire_open(wire, fake_address(here->fake));
@@ -443,15 +461,15 @@ static void a_stream_ends_with_its_token_and_others_go_on(void **state) {
     gs_wire_close(&logs);
 }
 
-static void say(gs_wire *wire, const guarded *here, const char *address, const char *path) {
+static void say(gs_wire *wire, const char *secret, const char *address, const char *path) {
     char request[256];
-    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n\r\n", path, address, here->secrets[1]);
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n\r\n", path, address, secret);
     gs_wire_send(wire, request);
 }
 
 // Until it answers nothing comes to whoever asked, as to a stranger who reads nothing; and what he showed was read long ago.
 static void who_waits_for_the_coordinator_keeps_his_place(void **state) {
-    enum { PLACES = 4, MORE_THAN_A_MOMENT_MS = 400 };
+    enum { PLACES = NUM_ROLES, MORE_THAN_A_MOMENT_MS = 400 };
     guarded *here = *state;
     char path[512];
     snprintf(path, sizeof path, "%s/tokens.json", here->dir);
@@ -464,19 +482,19 @@ static void who_waits_for_the_coordinator_keeps_his_place(void **state) {
     gs_wire known[PLACES], stranger;
     for (int i = 0; i < PLACES - 1; i++) {
         gs_wire_open(&known[i], gs_api_address(api));
-        say(&known[i], here, gs_api_address(api), "/v1/whoami");
-        assert_true(gs_wire_wait(&known[i], "viewer"));
+        say(&known[i], here->secrets[i], gs_api_address(api), "/v1/whoami");
+        assert_true(gs_wire_wait(&known[i], "\"role\""));
     }
     gs_wire_open(&known[PLACES - 1], gs_api_address(api));
-    say(&known[PLACES - 1], here, gs_api_address(api), "/v1/jobs");
+    say(&known[PLACES - 1], here->secrets[PLACES - 1], gs_api_address(api), "/v1/jobs");
     gs_sleep_ns(MORE_THAN_A_MOMENT_MS * GS_NS_PER_MS);
     gs_wire_open(&stranger, gs_api_address(api));
     assert_true(gs_wire_wait_close(&stranger));
     assert_true(gs_wire_wait(&known[PLACES - 1], "coordinator_unavailable"));
     for (int i = 0; i < PLACES; i++) {
         gs_strbuf_clear(&known[i].received);
-        say(&known[i], here, gs_api_address(api), "/v1/whoami");
-        assert_true(gs_wire_wait(&known[i], "viewer"));
+        say(&known[i], here->secrets[i], gs_api_address(api), "/v1/whoami");
+        assert_true(gs_wire_wait(&known[i], "\"role\""));
         gs_wire_close(&known[i]);
     }
     gs_wire_close(&stranger);
@@ -496,6 +514,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_streams_of_a_session_end_with_it_and_others_go_on, start, stop),
         cmocka_unit_test_setup_teardown(behind_a_proxy_a_cookie_is_for_encrypted_connections, start, stop),
         cmocka_unit_test_setup_teardown(sessions_are_among_a_tokens_changes, start, stop),
+        cmocka_unit_test_setup_teardown(a_token_that_holds_all_places_shuts_no_administrator_out, start, stop),
         cmocka_unit_test_setup_teardown(what_is_no_session_is_none, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_its_token_and_others_go_on, start, stop),
         cmocka_unit_test_setup_teardown(who_waits_for_the_coordinator_keeps_his_place, start, stop),
