@@ -191,6 +191,7 @@ static void serve_request(gs_door *door, const gs_http_request *request, gs_http
         !answer_stream_head(&call))
         match->route->handle(&call);
     gs_json_release(call.args);
+    gs_route_call_finish(&call);
 }
 
 static void log_request(const gs_http_request *request, const gs_caller *caller, const char *route, int status,

@@ -51,6 +51,7 @@ static const gs_problem problems[] = {
     {"data_loss", 500, "Stored data is damaged", "Report it with the request id."},
     {"not_implemented", 501, "Not implemented", "This server does not know the operation."},
     {"draining", 503, "The server is going away", "Repeat it after Retry-After seconds."},
+    {"busy", 503, "Other large bodies are being worked on", "Repeat it after Retry-After seconds."},
     {"too_many_streams", 503, "Too many live streams are open",
      "Close some, or repeat it after Retry-After seconds."},
     {"coordinator_unavailable", 503, "The coordinator does not answer",

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "api/access/budget.h"
 #include "api/access/rates.h"
 #include "api/access/sessions.h"
 #include "api/access/token_store.h"
@@ -36,6 +37,7 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_token_store *tokens;
     gs_sessions *sessions;
     gs_rates *changes;  // of each token
+    gs_budget *bodies;  // bytes of memory that bodies may take at once while they are served
     const gs_route *routes;
     size_t num_routes;
     gs_shared_document openapi;  // about them; owned by whoever owns these services
@@ -51,16 +53,21 @@ typedef struct gs_route_call {
     const gs_route_match *match;
     const gs_caller *caller;
     gs_json *args;       // members for the RPC: path and query parameters; owned
+    uint64_t body_cost;  // taken of `bodies`
     int representation;  // which of the route's media types the client gets
 } gs_route_call;
 
 // Whether whoever asks came by an encrypted connection, as far as a browser knows.
 bool gs_api_is_encrypted(const gs_api_services *services, const gs_http_request *request);
+// Of `bodies`, in all.
+#define GS_API_BODIES_BYTES ((uint64_t)256 << 20)
 // Path and query parameters → args. False: the response is a problem.
 bool gs_route_call_read_params(gs_route_call *call);
 // The JSON body, an object, owned by the caller. NULL: the response is a problem; with an empty
-// body that is not required, an empty object.
+// body that is not required, an empty object. A large one waits for its turn among other large ones, two seconds at most.
 gs_json *gs_route_call_read_body(gs_route_call *call);
+// The call is over: what its body cost is there for others again.
+void gs_route_call_finish(gs_route_call *call);
 // Calls `method` with the coordinator's patience. False: the response is a problem. *reply is the
 // caller's.
 bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *request,

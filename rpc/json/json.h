@@ -35,6 +35,10 @@ typedef enum gs_json_type {
 
 // INVALID_ARGUMENT says what and at which byte.
 GS_NODISCARD gs_status gs_json_parse(gs_json **out, const char *text, size_t bytes);
+// Text of somebody else: no more objects and arrays than this in it. An empty one is two bytes of text and some 800 of memory, so that a
+// message of 1 MiB would become 280. As many tensors of a plan preview as fit into one are fewer.
+#define GS_JSON_MOST_CONTAINERS 73728
+GS_NODISCARD gs_status gs_json_parse_foreign(gs_json **out, const char *text, size_t bytes);
 // Configuration files: comments and trailing commas allowed too.
 GS_NODISCARD gs_status gs_json_parse_relaxed(gs_json **out, const char *text, size_t bytes);
 // The text is the caller's (free()); *bytes may be NULL.

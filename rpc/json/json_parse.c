@@ -14,12 +14,15 @@
 #include "rpc/json/utf8.h"
 
 #define MAX_DEPTH 32
+#define TEXT_OF(number) TEXT_OF_DIGITS(number)
+#define TEXT_OF_DIGITS(digits) #digits
 
 typedef struct parser {
     const char *text;
     size_t at, end;
     bool relaxed;  // comments and trailing commas
     int depth;
+    size_t containers_left;
     // A stack of unescaped strings: the names of the members that are open, and the string being
     // read. All of them are never longer than the text.
     char *scratch;
@@ -324,6 +327,7 @@ static bool read_container(parser *p, json_object **out) {
     bool is_array = peek_char(p) == '[';
     char close = is_array ? ']' : '}';
     if (++p->depth > MAX_DEPTH) return fail_at(p, p->at, "more than 32 levels deep");
+    if (p->containers_left-- == 0) return fail_at(p, p->at, "more than " TEXT_OF(GS_JSON_MOST_CONTAINERS) " objects and arrays");
     p->at++;
     json_object *container = is_array ? json_object_new_array() : json_object_new_object();
     if (!container) return fail_memory(p);
@@ -370,10 +374,10 @@ static bool read_value(parser *p, json_object **out) {
     return *out || fail_memory(p);
 }
 
-static gs_status parse_text(gs_json **out, const char *text, size_t bytes, bool relaxed) {
+static gs_status parse_text(gs_json **out, const char *text, size_t bytes, bool relaxed, size_t most_containers) {
     *out = NULL;
     if (bytes > INT32_MAX) return gs_error(GS_INVALID_ARGUMENT, "json: longer than 2 GiB");
-    parser p = {.text = text, .end = bytes, .relaxed = relaxed, .error = gs_ok()};
+    parser p = {.text = text, .end = bytes, .relaxed = relaxed, .containers_left = most_containers, .error = gs_ok()};
     char small[4096];
     p.scratch = bytes < sizeof small ? small : malloc(bytes + 1);
     if (!p.scratch) return gs_error(GS_RESOURCE_EXHAUSTED, "json: out of memory");
@@ -389,9 +393,13 @@ static gs_status parse_text(gs_json **out, const char *text, size_t bytes, bool 
 }
 
 gs_status gs_json_parse(gs_json **out, const char *text, size_t bytes) {
-    return parse_text(out, text, bytes, false);
+    return parse_text(out, text, bytes, false, SIZE_MAX);
+}
+
+gs_status gs_json_parse_foreign(gs_json **out, const char *text, size_t bytes) {
+    return parse_text(out, text, bytes, false, GS_JSON_MOST_CONTAINERS);
 }
 
 gs_status gs_json_parse_relaxed(gs_json **out, const char *text, size_t bytes) {
-    return parse_text(out, text, bytes, true);
+    return parse_text(out, text, bytes, true, SIZE_MAX);
 }

@@ -60,7 +60,7 @@ static void refuse_request(gs_rpc_intake *intake, gs_rpc_connection *connection,
 static gs_status parse_body(gs_json **out, const void *body, size_t bytes) {
     *out = NULL;
     if (!bytes) return gs_ok();
-    GS_TRY(gs_json_parse(out, body, bytes));
+    GS_TRY(gs_json_parse_foreign(out, body, bytes));
     if (gs_json_type_of(*out) == GS_JSON_OBJECT) return gs_ok();
     gs_json_release(*out);
     *out = NULL;
@@ -291,7 +291,7 @@ static gs_status explain_refusal(gs_rpc_intake *intake, gs_status status, const 
     if (info && info->control) status.code = GS_UNAVAILABLE;
     if (!says_hello) return status;
     gs_json *hello = NULL;
-    gs_status parsed = gs_json_parse(&hello, body, bytes);
+    gs_status parsed = gs_json_parse_foreign(&hello, body, bytes);
     bool works = gs_json_count(gs_json_get(hello, "running")) > 0 ||
                  gs_json_int_or(hello, "applied_step", 0) > 0;
     if (!works) status.code = GS_FAILED_PRECONDITION;

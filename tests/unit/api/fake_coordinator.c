@@ -7,7 +7,7 @@
 
 #include "core/thread.h"
 
-enum { MAX_WATCHERS = 128, MAX_ITEMS = 1024 };
+enum { MAX_WATCHERS = 128, MAX_ITEMS = 1024, MAX_WAITING = 32 };
 
 typedef struct canned {
     gs_code code;
@@ -15,7 +15,9 @@ typedef struct canned {
     char *body, *then;
     char *last_request;
     int num_calls;
-    bool set;
+    bool set, is_held;
+    gs_rpc_call_handle *waiting[MAX_WAITING];  // the server thread's
+    int num_waiting;
 } canned;
 
 struct fake_coordinator {
@@ -50,11 +52,9 @@ static void note_request(canned *answer, const gs_json *request) {
     answer->num_calls++;
 }
 
-static void answer_call(fake_coordinator *fake, gs_method method, gs_rpc_call_handle *call,
-                        const gs_json *request) {
+static void send_answer(fake_coordinator *fake, gs_method method, gs_rpc_call_handle *call) {
     pthread_mutex_lock(&fake->lock);
     canned *answer = &fake->answers[method];
-    note_request(answer, request);
     const char *body = answer->then && answer->num_calls > 1 ? answer->then : answer->body;
     gs_json *reply = parse(body);
     gs_status status = answer->set ? gs_ok() : gs_error(GS_UNIMPLEMENTED, "no answer was given");
@@ -67,6 +67,35 @@ static void answer_call(fake_coordinator *fake, gs_method method, gs_rpc_call_ha
     } else {
         gs_rpc_reply(call, status, reply);
     }
+}
+
+static void answer_call(fake_coordinator *fake, gs_method method, gs_rpc_call_handle *call, const gs_json *request) {
+    pthread_mutex_lock(&fake->lock);
+    canned *answer = &fake->answers[method];
+    note_request(answer, request);
+    bool is_held = answer->is_held && answer->num_waiting < MAX_WAITING;
+    if (is_held) answer->waiting[answer->num_waiting++] = call;
+    pthread_mutex_unlock(&fake->lock);
+    if (!is_held) send_answer(fake, method, call);
+}
+
+static gs_rpc_call_handle *take_released(fake_coordinator *fake, gs_method method) {
+    pthread_mutex_lock(&fake->lock);
+    canned *answer = &fake->answers[method];
+    gs_rpc_call_handle *call = !answer->is_held && answer->num_waiting ? answer->waiting[--answer->num_waiting] : NULL;
+    pthread_mutex_unlock(&fake->lock);
+    return call;
+}
+
+static void send_released(fake_coordinator *fake) {
+    gs_rpc_call_handle *call;
+    for (int method = 0; method < GS_NUM_METHODS; method++)
+        while ((call = take_released(fake, (gs_method)method))) send_answer(fake, (gs_method)method, call);
+}
+
+static void drop_waiting(canned *answer, const gs_rpc_call_handle *call) {
+    for (int i = 0; i < answer->num_waiting; i++)
+        if (answer->waiting[i] == call) answer->waiting[i--] = answer->waiting[--answer->num_waiting];
 }
 
 #define CANNED(name, method)                                                                       \
@@ -120,6 +149,7 @@ static void forget_call(void *ctx, gs_rpc_call_handle *call) {
         fake->watchers[i] = fake->watchers[--fake->num_watchers];
         break;
     }
+    for (int method = 0; method < GS_NUM_METHODS; method++) drop_waiting(&fake->answers[method], call);
     pthread_mutex_unlock(&fake->lock);
 }
 
@@ -143,6 +173,7 @@ static void run_server(void *ctx, const atomic_bool *stopping) {
     fake_coordinator *fake = ctx;
     while (!atomic_load(stopping)) {
         send_items(fake);
+        send_released(fake);
         must(gs_rpc_server_turn(fake->server, -1, gs_deadline_in_ms(10)));
     }
 }
@@ -258,6 +289,12 @@ void fake_answer_then(fake_coordinator *fake, gs_method method, const char *body
     pthread_mutex_lock(&fake->lock);
     free(fake->answers[method].then);
     fake->answers[method].then = strdup(body);
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void fake_hold(fake_coordinator *fake, gs_method method, bool holds) {
+    pthread_mutex_lock(&fake->lock);
+    fake->answers[method].is_held = holds;
     pthread_mutex_unlock(&fake->lock);
 }
 

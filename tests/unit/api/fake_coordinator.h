@@ -24,6 +24,8 @@ gs_api *fake_take_api(fake_coordinator *fake);           // the test stops it it
 void fake_answer(fake_coordinator *fake, gs_method method, gs_code code, const char *message,
                  const char *body);
 void fake_answer_then(fake_coordinator *fake, gs_method method, const char *body);
+// From now on what is asked for waits, until it is not held any more.
+void fake_hold(fake_coordinator *fake, gs_method method, bool holds);
 // The last request of that method as JSON text, "" when there was none; valid until the next call.
 const char *fake_last_request(fake_coordinator *fake, gs_method method);
 int fake_num_calls(fake_coordinator *fake, gs_method method);

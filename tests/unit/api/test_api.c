@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "api/routes/routes.h"
+#include "core/clock.h"
 #include "tests/support/http.h"
 #include "tests/unit/api/fake_coordinator.h"
 
@@ -304,6 +305,58 @@ static void broken_json_is_told_with_its_position(void **state) {
     assert_int_equal(fake_num_calls(*state, GS_CREATE_JOB), 0);
 }
 
+static char *make_preview(const char *tensor, int num_tensors, size_t bytes) {
+    gs_strbuf body = {0};
+    gs_strbuf_puts(&body, "{\"limits_bytes\":[1],\"tensors\":[");
+    for (int i = 0; i < num_tensors; i++) gs_strbuf_printf(&body, "%s%s", i ? "," : "", tensor);
+    gs_strbuf_puts(&body, "]}");
+    while (body.len < bytes) gs_strbuf_puts(&body, "    ");
+    return gs_strbuf_take(&body);
+}
+
+static void a_body_of_nothing_but_containers_is_refused(void **state) {
+    char *body = make_preview("{}", 340000, 0);
+    gs_wire_response response = post(*state, "/v1/plans/preview", body);
+    assert_int_equal(response.status, 400);
+    assert_non_null(strstr(response.body, "more than 73728 objects and arrays"));
+    gs_wire_response_release(&response);
+    free(body);
+}
+
+static void wait_calls(fake_coordinator *fake, gs_method method, int num_calls) {
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (fake_num_calls(fake, method) < num_calls && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_int_equal(fake_num_calls(fake, method), num_calls);
+}
+
+// Of 16,000 tensors in 1 MiB 70 MiB are counted: three of them fit into 256.
+static void large_bodies_wait_for_their_turn_and_small_ones_do_not(void **state) {
+    enum { FIT = 3 };
+    char *body = make_preview("{\"elements\":1}", 16000, (1 << 20) - 8), head[256];
+    gs_wire wires[FIT];
+    fake_answer(*state, GS_PREVIEW_PLAN, GS_OK, "", "{\"buckets\":[]}");
+    fake_answer(*state, GS_CREATE_JOB, GS_OK, "", "{\"id\":\"j-1\"}");
+    fake_hold(*state, GS_PREVIEW_PLAN, true);
+    snprintf(head, sizeof head, "POST /v1/plans/preview HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", strlen(body));
+    for (int i = 0; i < FIT; i++) {
+        gs_wire_open(&wires[i], fake_address(*state));
+        gs_wire_send(&wires[i], head);
+        gs_wire_send(&wires[i], body);
+        wait_calls(*state, GS_PREVIEW_PLAN, i + 1);
+    }
+    gs_wire_response response = post(*state, "/v1/plans/preview", body);
+    assert_header(&response, "Retry-After", "2");
+    assert_status(response, 503, "\"code\":\"busy\"");
+    assert_status(post(*state, "/v1/jobs", "{}"), 201, "j-1");
+    fake_hold(*state, GS_PREVIEW_PLAN, false);
+    for (int i = 0; i < FIT; i++) {
+        assert_true(gs_wire_wait(&wires[i], "buckets"));
+        gs_wire_close(&wires[i]);
+    }
+    assert_status(post(*state, "/v1/plans/preview", body), 200, "buckets");
+    free(body);
+}
+
 static void body_must_be_json(void **state) {
     assert_status(ask(*state, "POST /v1/jobs", "Content-Type: text/plain\r\n", "{}"), 415,
                   "text/plain");
@@ -550,6 +603,8 @@ int main(void) {
         TEST(errors_of_the_coordinator_keep_their_meaning),
         TEST(all_errors_of_a_specification_are_told_at_once),
         TEST(broken_json_is_told_with_its_position),
+        TEST(a_body_of_nothing_but_containers_is_refused),
+        TEST(large_bodies_wait_for_their_turn_and_small_ones_do_not),
         TEST(body_must_be_json),
         TEST(bad_parameters_are_named),
         TEST(stop_body_is_checked),

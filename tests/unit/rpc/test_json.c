@@ -152,6 +152,32 @@ static void names_survive_the_values_inside_them(void **state) {
     expect_refused("{\"ab\":{\"ab\":1},\"a\\u0062\":2}", "member \"ab\" twice at byte 15");
 }
 
+// So many empty ones, of which each costs a multiple of its text.
+static gs_status parse_many(const char *one, size_t num, bool is_foreign) {
+    gs_strbuf text = {0};
+    gs_json *value = NULL;
+    gs_strbuf_puts(&text, "[");
+    for (size_t i = 0; i < num; i++) gs_strbuf_printf(&text, "%s%s", i ? "," : "", one);
+    gs_strbuf_puts(&text, "]");
+    gs_status status = is_foreign ? gs_json_parse_foreign(&value, gs_strbuf_text(&text), text.len) : gs_json_parse(&value, gs_strbuf_text(&text), text.len);
+    assert_int_equal(gs_json_count(value), status.code ? 0 : num);
+    gs_json_release(value);
+    gs_strbuf_release(&text);
+    return status;
+}
+
+static void text_of_others_has_an_end_to_its_containers(void **state) {
+    (void)state;
+    assert_int_equal(parse_many("{}", GS_JSON_MOST_CONTAINERS - 1, true).code, GS_OK);
+    gs_status status = parse_many("{}", GS_JSON_MOST_CONTAINERS, true);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_string_equal(status.message, "more than 73728 objects and arrays at byte 221182");
+    assert_int_equal(parse_many("[[]]", GS_JSON_MOST_CONTAINERS / 2, true).code, GS_INVALID_ARGUMENT);
+    assert_int_equal(parse_many("{\"elements\":1}", (1 << 20) / 15, true).code, GS_OK);  // a preview of 1 MiB
+    assert_int_equal(parse_many("1", (1 << 20) / 2, true).code, GS_OK);
+    assert_int_equal(parse_many("{}", (1 << 20) / 3, false).code, GS_OK);  // our own
+}
+
 static void embedded_nul_ends_nothing(void **state) {
     (void)state;
     gs_json *value = NULL;
@@ -443,6 +469,7 @@ int main(void) {
         cmocka_unit_test(valid_text_comes_back_the_same),
         cmocka_unit_test(what_json_c_would_accept_is_refused),
         cmocka_unit_test(depth_32_is_the_deepest),
+        cmocka_unit_test(text_of_others_has_an_end_to_its_containers),
         cmocka_unit_test(embedded_nul_ends_nothing),
         cmocka_unit_test(decimals_are_read_as_strtod_reads_them),
         cmocka_unit_test(names_survive_the_values_inside_them),
