@@ -35,8 +35,9 @@ static gs_status open_services(gs_api *api, const gs_api_options *options) {
     if (!services->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
     services->sessions = gs_sessions_create();
     services->changes = gs_rates_create(CHANGES_PER_SECOND, CHANGES_AT_ONCE);
+    services->health = gs_health_create();
     services->bodies = gs_budget_create(GS_API_BODIES_BYTES);
-    if (!services->sessions || !services->changes || !services->bodies) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
+    if (!services->sessions || !services->changes || !services->bodies || !services->health) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
     gs_rpc_client_options client = {.endpoint = options->rpc_endpoint, .key_path = options->rpc_key};
     GS_TRY(gs_rpc_client_open(&services->client, options->context, &client));
     return gs_event_hubs_create(&services->hubs, services->client);
@@ -167,6 +168,7 @@ void gs_api_stop(gs_api *api) {
     gs_sessions_destroy(api->services.sessions);
     gs_rates_destroy(api->services.changes);
     gs_budget_destroy(api->services.bodies);
+    gs_health_destroy(api->services.health);
     gs_token_store_close(api->services.tokens);
     gs_api_metrics_destroy(api->services.metrics);
     gs_shared_document_release(&api->services.openapi);

@@ -17,7 +17,14 @@ struct gs_door {
     gs_hosts *hosts;
     gs_audit *audit;  // not ours; NULL: none
     gs_http_server *server;
+    // Of a door of readers. What costs every rank, or the coordinator's loop, how often an address may have it; and one timeline at a
+    // time for all of them, of the few that the cluster makes, so that they refuse nobody who has a token.
+    gs_rates *timeline_rates, *metrics_rates;
+    gs_budget *timelines;
 };
+
+// A second, and at once.
+enum { TIMELINES_A_SECOND = 1, TIMELINES_AT_ONCE = 5, SCRAPES_A_SECOND = 5, SCRAPES_AT_ONCE = 20, TIMELINE_TURN_MS = 1000 };
 
 static bool check_fault(const gs_http_request *request, gs_http_response *response) {
     if (request->fault == GS_HTTP_TOO_LARGE)
@@ -104,18 +111,42 @@ static bool is_audited(const gs_http_request *request, const gs_route *route) {
     return !is_reading(request) && (!route || route->role >= GS_ROLE_OPERATOR || strcmp(route->path, "/v1/session") == 0);
 }
 
-// Of each token so many changes a second: each costs the disk, and the others theirs.
-static bool check_rate(const gs_door *door, const gs_http_request *request, gs_http_response *response, const gs_route *route,
-                       const gs_caller *caller) {
-    if (!*caller->id || !is_audited(request, route)) return true;
-    double wait_seconds = gs_rates_take(door->services.changes, caller->id, gs_now_ns());
-    if (wait_seconds == 0) return true;
-    gs_problem_answer_code(response, request->id, "rate_limited", "token %s (%s) changes more than 100 times a second", caller->id, caller->name);
+static void refuse_rate(const gs_door *door, const gs_http_request *request, gs_http_response *response, double wait_seconds, const char *detail) {
     char seconds[16];
+    gs_problem_answer_code(response, request->id, "rate_limited", "%s", detail);
     snprintf(seconds, sizeof seconds, "%d", 1 + (int)wait_seconds);
     gs_http_set_header(response, "Retry-After", seconds);
     gs_api_metrics_refuse(door->services.metrics, "rate_limited");
+}
+
+// Of each token so many a second that are not for reading: most cost the disk, the others the coordinator's loop.
+static bool check_rate(const gs_door *door, const gs_http_request *request, gs_http_response *response, const gs_caller *caller) {
+    char detail[256];
+    if (!*caller->id || is_reading(request)) return true;
+    double wait_seconds = gs_rates_take(door->services.changes, caller->id, gs_now_ns());
+    if (wait_seconds == 0) return true;
+    snprintf(detail, sizeof detail, "token %s (%s) asks for more than 100 changes or previews a second", caller->id, caller->name);
+    refuse_rate(door, request, response, wait_seconds, detail);
     return false;
+}
+
+// *has_turn: of the timelines, to be given back when the request is served.
+static bool check_reader(const gs_door *door, const gs_http_request *request, gs_http_response *response, const gs_route *route, bool *has_turn) {
+    char from[GS_HTTP_PEER_LEN];
+    *has_turn = false;
+    bool asks_ranks = route->method == GS_GET_JOB_TIMELINE;
+    if (door->kind != GS_DOOR_OF_READERS || (!asks_ranks && route->method != GS_GET_METRICS)) return true;
+    gs_http_peer_neighbourhood(from, request->from);
+    double wait_seconds = gs_rates_take(asks_ranks ? door->timeline_rates : door->metrics_rates, from, gs_now_ns());
+    if (wait_seconds > 0) {
+        refuse_rate(door, request, response, wait_seconds, asks_ranks ? "one timeline a second at this address, for each of those who ask; who has a token asks the other one"
+                                                                      : "/metrics five times a second at this address, for each of those who ask; who has a token asks the other one");
+        return false;
+    }
+    if (!asks_ranks) return true;
+    *has_turn = gs_budget_take(door->timelines, 1, gs_deadline_in_ms(TIMELINE_TURN_MS));
+    if (!*has_turn) refuse_rate(door, request, response, 1, "another timeline is being made for readers at this address; who has a token asks the other one");
+    return *has_turn;
 }
 
 // Whether whoever asks may. The one place where roles count.
@@ -179,13 +210,23 @@ static bool answer_stream_head(gs_route_call *call) {
     return true;
 }
 
+// Of what is for everybody, who is told the whole: who could see all of it elsewhere.
+static bool may_view(const gs_door *door, const gs_http_request *request, const gs_route *route) {
+    gs_caller shown;
+    if (door->kind != GS_DOOR_OF_TOKENS || route->role >= GS_ROLE_VIEWER || !gs_token_store_asks(door->services.tokens)) return true;
+    return admit_caller(door, request, &shown, GS_ROLE_VIEWER).code == GS_OK;
+}
+
 static void serve_request(gs_door *door, const gs_http_request *request, gs_http_response *response,
                           const gs_route_match *match, const gs_caller *caller) {
+    bool views = may_view(door, request, match->route);
     gs_route_call call = {.services = &door->services,
                           .request = request,
                           .response = response,
                           .match = match,
                           .caller = caller,
+                          .may_view = views,
+                          .is_anybody = !views || door->kind == GS_DOOR_OF_READERS,
                           .args = gs_json_new_object()};
     if (choose_representation(&call) && gs_route_call_read_params(&call) &&
         !answer_stream_head(&call))
@@ -257,28 +298,30 @@ static void handle_request(void *ctx, const gs_http_request *request, gs_http_re
     gs_route_match match = {0};
     gs_caller caller = {0};
     const char *template;
+    bool has_turn = false;
     gs_api_metrics_begin(door->services.metrics);
     bool is_admitted = admit_request(door, request, response, &match, &caller, &template);
     note_caller(door, request, &caller);
-    bool is_served = is_admitted && check_rate(door, request, response, match.route, &caller);
+    bool is_served = is_admitted && check_rate(door, request, response, &caller) && check_reader(door, request, response, match.route, &has_turn);
     if (is_served) {
         audit_request(door, request, NULL, &caller, match.route, false);
         serve_request(door, request, response, &match, &caller);
     }
+    if (has_turn) gs_budget_give(door->timelines, 1);
     note_answer(door, request, response, &caller, template, match.route, is_served);
 }
 
-static bool refuse_request(void *ctx, const gs_http_request *request, gs_http_response *response) {
+static gs_http_verdict admit_body(void *ctx, const gs_http_request *request, gs_http_response *response) {
     gs_door *door = ctx;
     gs_route_match match = {0};
     gs_caller caller = {0};
     const char *template;
     bool is_admitted = admit_request(door, request, response, &match, &caller, &template);
     note_caller(door, request, &caller);
-    if (is_admitted) return false;
+    if (is_admitted) return match.route->body ? GS_HTTP_KEEP_BODY : GS_HTTP_SWALLOW_BODY;
     gs_api_metrics_begin(door->services.metrics);
     note_answer(door, request, response, &caller, template, match.route, false);
-    return true;
+    return GS_HTTP_REFUSE;
 }
 
 // As admit_caller would, whatever is asked for.
@@ -312,10 +355,16 @@ static gs_status open_door(gs_door *door, const gs_door_options *options) {
                                      .max_connections = options->max_connections,
                                      .max_per_address = options->max_per_address,
                                      .knows = knows_caller,
-                                     .refuse = refuse_request,
+                                     .admit = admit_body,
                                      .handle = handle_request,
                                      .refused = note_refusal,
                                      .ctx = door};
+    if (door->kind == GS_DOOR_OF_READERS) {
+        door->timeline_rates = gs_rates_create(TIMELINES_A_SECOND, TIMELINES_AT_ONCE);
+        door->metrics_rates = gs_rates_create(SCRAPES_A_SECOND, SCRAPES_AT_ONCE);
+        door->timelines = gs_budget_create(1);
+        if (!door->timeline_rates || !door->metrics_rates || !door->timelines) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
+    }
     GS_TRY(gs_hosts_create(&door->hosts, options->address, options->on_loopback, options->allow_host));
     if (options->tls) gs_hosts_serve_https(door->hosts);
     return gs_http_server_start(&door->server, &server);
@@ -341,5 +390,8 @@ void gs_door_close(gs_door *door) {
     if (!door) return;
     gs_http_server_stop(door->server);
     gs_hosts_destroy(door->hosts);
+    gs_rates_destroy(door->timeline_rates);
+    gs_rates_destroy(door->metrics_rates);
+    gs_budget_destroy(door->timelines);
     free(door);
 }

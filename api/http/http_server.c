@@ -50,8 +50,9 @@ struct gs_http_server {
 typedef struct request_state {
     gs_http_request request;
     gs_strbuf body;
-    size_t swallowed_bytes;
-    bool has_body;  // announces one
+    size_t received_bytes;  // of it, kept or not
+    bool has_body;          // announces one
+    bool swallows;
 } request_state;
 
 static int64_t request_limit_ns(const gs_http_server *server) {
@@ -385,9 +386,10 @@ static enum MHD_Result answer_early(gs_http_server *server, struct MHD_Connectio
                                     request_state *state) {
     if (state->request.fault) return answer_request(server, connection, state);
     gs_http_response response = {0};
-    if (!state->has_body || !server->options.refuse ||
-        !server->options.refuse(server->options.ctx, &state->request, &response))
-        return MHD_YES;
+    if (!state->has_body || !server->options.admit) return MHD_YES;
+    gs_http_verdict verdict = server->options.admit(server->options.ctx, &state->request, &response);
+    state->swallows = verdict == GS_HTTP_SWALLOW_BODY;
+    if (verdict != GS_HTTP_REFUSE) return MHD_YES;
     set_phase(server, connection, GS_HTTP_ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
     return send_response(server, connection, state, &response);
 }
@@ -427,17 +429,14 @@ static enum MHD_Result on_access(void *ctx, struct MHD_Connection *connection, c
     state->request.method = method;
     if (*upload_bytes == 0) return answer_request(server, connection, state);
 
-    if (state->body.len + *upload_bytes > server->options.max_body_bytes) {
+    state->received_bytes += *upload_bytes;
+    if (state->received_bytes > MAX_SWALLOWED_BYTES) return MHD_NO;
+    if (state->received_bytes > server->options.max_body_bytes) {
         state->request.fault = GS_HTTP_TOO_LARGE;
-        state->swallowed_bytes += *upload_bytes;
         gs_strbuf_release(&state->body);
-        if (state->swallowed_bytes > MAX_SWALLOWED_BYTES) return MHD_NO;
-    } else if (state->request.fault == GS_HTTP_FINE) {
+    } else if (!state->swallows) {
         gs_strbuf_add(&state->body, upload, *upload_bytes);
         if (gs_strbuf_failed(&state->body)) return MHD_NO;
-    } else {
-        state->swallowed_bytes += *upload_bytes;
-        if (state->swallowed_bytes > MAX_SWALLOWED_BYTES) return MHD_NO;
     }
     *upload_bytes = 0;
     return MHD_YES;

@@ -83,6 +83,13 @@ void gs_http_note_known(const gs_http_request *request, uint64_t whose);
 void gs_http_set_header(gs_http_response *response, const char *name, const char *value);
 const char *gs_http_response_header(const gs_http_response *response, const char *name);
 
+// What becomes of a body.
+typedef enum gs_http_verdict {
+    GS_HTTP_KEEP_BODY = 0,
+    GS_HTTP_SWALLOW_BODY,  // it is read, so that the connection goes on, and the handler gets none: nobody looks at it
+    GS_HTTP_REFUSE         // the request, and the response is filled: the connection ends
+} gs_http_verdict;
+
 typedef struct gs_http_server_options {
     const char *address;       // "127.0.0.1:8470", "[::1]:0", "localhost:8470", "unix:/PATH"
     struct gs_tls *tls;        // borrowed until stop; NULL: nothing is encrypted
@@ -100,9 +107,8 @@ typedef struct gs_http_server_options {
     // Whose a request is, as far as what has come of it unread shows that, as for gs_http_note_known; 0: it does not. Not
     // asked where it is encrypted. Any thread; it must not wait. May be NULL.
     uint64_t (*knows)(void *ctx, const gs_early_head *head);
-    // Of a request that announces a body, before a byte of it is read: true when it is refused, and the response
-    // filled. Any thread. May be NULL.
-    bool (*refuse)(void *ctx, const gs_http_request *request, gs_http_response *response);
+    // Of a request that announces a body, before a byte of it is read. Any thread. May be NULL: all bodies are kept.
+    gs_http_verdict (*admit)(void *ctx, const gs_http_request *request, gs_http_response *response);
     // Any thread. Fills the response (zeroed before).
     void (*handle)(void *ctx, const gs_http_request *request, gs_http_response *response);
     // A connection was cut because of `reason`: "slow", "crowd". May be NULL.

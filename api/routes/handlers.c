@@ -10,7 +10,7 @@
 #include "api/http/request_fields.h"
 #include "api/render/prometheus.h"
 
-enum { HEALTH_MS = 2000, METRICS_MS = 5000, LOOP_SECONDS = 5 };
+enum { METRICS_MS = 5000, LOOP_SECONDS = 5 };
 
 void gs_handle_forward(gs_route_call *call) { gs_route_call_forward(call); }
 
@@ -155,13 +155,14 @@ void gs_handle_livez(gs_route_call *call) {
                 stands ? "the coordinator's loop does not turn\n" : "ok\n");
 }
 
-static void write_checks(gs_strbuf *out, const gs_json *health, bool only_failed) {
+//   may_view  else names alone: details are addresses, paths, what is known and what is not
+static void write_checks(gs_strbuf *out, const gs_json *health, bool only_failed, bool may_view) {
     const gs_json *checks = gs_json_get(health, "checks");
     for (size_t i = 0; i < gs_json_count(checks); i++) {
         const gs_json *check = gs_json_at(checks, i);
         bool ok = gs_json_bool_or(check, "ok", false);
         const char *name = gs_json_string_or(check, "name", "?");
-        const char *detail = gs_json_string_or(check, "detail", "");
+        const char *detail = may_view ? gs_json_string_or(check, "detail", "") : "";
         if (only_failed && !ok)
             gs_strbuf_printf(out, "%s%s%s%s", out->len ? "; " : "", name, *detail ? ": " : "",
                              detail);
@@ -171,13 +172,13 @@ static void write_checks(gs_strbuf *out, const gs_json *health, bool only_failed
     }
 }
 
-static const char tokens_behind[] = "their file cannot be read, and those of before count";
+static const char tokens_behind[] = ": their file cannot be read, and those of before count";
 
 void gs_handle_readyz(gs_route_call *call) {
     gs_json *health = NULL;
-    bool connected = gs_rpc_client_connected(call->services->client);
-    gs_status status = gs_rpc_call(call->services->client, GS_GET_HEALTH, NULL, &health,
-                                   gs_deadline_in_ms(connected ? HEALTH_MS : HEALTH_MS / 4));
+    const gs_api_services *services = call->services;
+    gs_status status = call->is_anybody ? gs_health_recall(services->health, &health, services->client) : gs_health_ask(&health, services->client);
+    const char *behind = call->may_view ? tokens_behind : "";
     // A revocation that counts nowhere yet.
     bool is_behind = gs_token_store_is_behind(call->services->tokens);
     bool ready = !status.code && gs_json_bool_or(health, "ready", false) && !is_behind;
@@ -185,9 +186,9 @@ void gs_handle_readyz(gs_route_call *call) {
     gs_strbuf text = {0};
     if (verbose) {
         gs_strbuf_printf(&text, "[%c]coordinator %s\n", status.code ? '-' : '+',
-                         status.code ? status.message : "ok");
-        if (is_behind) gs_strbuf_printf(&text, "[-]tokens failed: %s\n", tokens_behind);
-        write_checks(&text, health, false);
+                         !status.code ? "ok" : call->may_view ? status.message : "failed");
+        if (is_behind) gs_strbuf_printf(&text, "[-]tokens failed%s\n", behind);
+        write_checks(&text, health, false, call->may_view);
         answer_text(call, ready ? 200 : 503, "text/plain; charset=utf-8", gs_strbuf_text(&text));
         if (!ready) gs_http_set_header(call->response, "Retry-After", "2");
     } else if (ready) {
@@ -196,8 +197,8 @@ void gs_handle_readyz(gs_route_call *call) {
         if (status.code)
             gs_strbuf_puts(&text, "coordinator: does not answer");
         else
-            write_checks(&text, health, true);
-        if (is_behind) gs_strbuf_printf(&text, "%stokens: %s", text.len ? "; " : "", tokens_behind);
+            write_checks(&text, health, true, call->may_view);
+        if (is_behind) gs_strbuf_printf(&text, "%stokens%s", text.len ? "; " : "", behind);
         gs_problem_answer_code(call->response, call->request->id, "not_ready", "%s",
                                gs_strbuf_text(&text));
     }

@@ -13,6 +13,7 @@
 #include "api/http/router.h"
 #include "api/live/event_hub.h"
 #include "api/live/stream_slots.h"
+#include "api/routes/health.h"
 #include "rpc/client/rpc_client.h"
 #include "rpc/json/json.h"
 
@@ -37,6 +38,7 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_token_store *tokens;
     gs_sessions *sessions;
     gs_rates *changes;  // of each token
+    gs_health *health;
     gs_budget *bodies;  // bytes of memory that bodies may take at once while they are served
     const gs_route *routes;
     size_t num_routes;
@@ -52,6 +54,8 @@ typedef struct gs_route_call {
     gs_http_response *response;
     const gs_route_match *match;
     const gs_caller *caller;
+    bool may_view;    // whoever asks may see what a viewer may, also where that is not asked for
+    bool is_anybody;  // he showed nothing that says who he is
     gs_json *args;       // members for the RPC: path and query parameters; owned
     uint64_t body_cost;  // taken of `bodies`
     int representation;  // which of the route's media types the client gets

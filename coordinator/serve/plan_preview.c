@@ -7,6 +7,7 @@
 
 #include "core/bucket_plan.h"
 #include "core/digest.h"
+#include "core/random.h"
 #include "core/u64_map.h"
 #include "rpc/schema/fields.h"
 
@@ -18,6 +19,7 @@ typedef struct gs_preview {
     gs_plan_tensor *tensors;
     const char **devices;  // by number
     gs_u64_map numbers;    // entries of devices, by hash of the name
+    uint64_t seed;         // of the hash: nobody can choose names that fall on one another
     bool incomplete;       // no memory for it
     size_t num_tensors, num_devices;
     uint64_t *limits_bytes;
@@ -25,7 +27,7 @@ typedef struct gs_preview {
 } gs_preview;
 
 static int number_device(gs_preview *preview, const char *name) {
-    uint64_t key = gs_hash64(name, strlen(name), 0) | 1;
+    uint64_t key = gs_hash64(name, strlen(name), preview->seed) | 1;
     const char **known = gs_u64_map_get(&preview->numbers, key);
     if (known && !strcmp(*known, name)) return (int)(known - preview->devices);
     const char **made = &preview->devices[preview->num_devices];
@@ -150,7 +152,7 @@ void gs_preview_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
                      const gs_json *request) {
     (void)ctx;
     (void)peer;
-    gs_preview preview = {0};
+    gs_preview preview = {.seed = gs_random_from_system()};
     gs_field_errors errors = {0};
     gs_bucket_plan plan = {0};
     const gs_json *reverse = gs_json_get(request, "reverse");

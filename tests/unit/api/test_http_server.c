@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -102,6 +103,52 @@ static void chunked_large_body_is_counted(void **state) {
                    413, "too_large");
     free(chunk);
     gs_strbuf_release(&body);
+}
+
+static long resident_kib(void) {
+    long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%ld %ld", &pages, &resident), 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+// Of an open route, so that no token is needed: each connection would keep what it sends.
+static void a_body_that_nobody_reads_is_not_kept(void **state) {
+    enum { NUM_WIRES = 64, BODY = 1 << 20 };
+    static gs_wire wires[NUM_WIRES];
+    char *body = malloc(BODY);
+    memset(body, ' ', BODY - 1);
+    body[BODY - 1] = '\0';
+    long before_kib = resident_kib();
+    for (int i = 0; i < NUM_WIRES; i++) {
+        gs_wire_open(&wires[i], fake_address(*state));
+        gs_wire_send(&wires[i], "GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n");
+        gs_wire_send(&wires[i], body);  // all of it but a byte
+    }
+    long grown_kib = resident_kib() - before_kib;
+    for (int i = 0; i < NUM_WIRES; i++) {
+        gs_wire_send(&wires[i], " ");
+        assert_true(gs_wire_wait(&wires[i], "ok\n"));
+        gs_wire_close(&wires[i]);
+    }
+    print_message("%ld KiB for %d bodies of 1 MiB\n", grown_kib, NUM_WIRES);
+    assert_true(grown_kib < NUM_WIRES * 1024 / 2);
+    free(body);
+}
+
+// It was sent by somebody who meant well: the connection goes on behind it.
+static void a_body_that_nobody_reads_does_no_harm(void **state) {
+    fake_answer(*state, GS_REPLAN_JOB, GS_OK, "", "{\"here\":1}");
+    gs_wire wire;
+    gs_wire_open(&wire, fake_address(*state));
+    for (int i = 0; i < 2; i++) {
+        gs_strbuf_clear(&wire.received);
+        gs_wire_send(&wire, "POST /v1/jobs/j/replan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n{\"a\":1}");
+        assert_true(gs_wire_wait(&wire, "{\"here\":1}"));
+    }
+    gs_wire_close(&wire);
 }
 
 static void chunked_small_body_is_read(void **state) {
@@ -227,6 +274,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(announced_large_body_is_refused_before_it_is_read, start,
                                         stop),
         cmocka_unit_test_setup_teardown(chunked_large_body_is_counted, start, stop),
+        cmocka_unit_test_setup_teardown(a_body_that_nobody_reads_is_not_kept, start, stop),
+        cmocka_unit_test_setup_teardown(a_body_that_nobody_reads_does_no_harm, start, stop),
         cmocka_unit_test_setup_teardown(chunked_small_body_is_read, start, stop),
         cmocka_unit_test_setup_teardown(every_answer_has_its_own_request_id, start, stop),
         cmocka_unit_test_setup_teardown(dripping_headers_are_cut, start_impatient, stop),

@@ -433,6 +433,137 @@ static void a_token_that_holds_all_places_shuts_no_administrator_out(void **stat
     for (int i = 0; i < PLACES; i++) gs_wire_close(&wires[i]);
 }
 
+static gs_wire_response read_at(const char *address, const char *line, const char *secret) {
+    char request[512], header[128] = "";
+    if (secret) snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", secret);
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n%s\r\n", line, header);
+    return gs_wire_exchange(address, request, NULL, false);
+}
+
+static void expect_at(const char *address, const char *line, const char *secret, int status, const char *part, const char *never) {
+    gs_wire_response response = read_at(address, line, secret);
+    if (response.status != status || !strstr(response.body, part)) fail_msg("%s: %d in place of %d: %s", line, response.status, status, response.body);
+    if (never && strstr(response.body, never)) fail_msg("%s tells %s: %s", line, never, response.body);
+    gs_wire_response_release(&response);
+}
+
+static void what_is_wrong_inside_is_told_to_those_who_may_look(void **state) {
+    guarded *here = *state;
+    const char *address = fake_address(here->fake), *readers = fake_readonly_address(here->fake);
+    fake_answer(here->fake, GS_GET_HEALTH, GS_OK, "",
+                "{\"ready\":false,\"checks\":[{\"name\":\"control\",\"ok\":true,\"detail\":\"tcp://inside\"},"
+                "{\"name\":\"store\",\"ok\":false,\"detail\":\"/inside/db\"}]}");
+    expect_at(address, "/readyz?verbose", NULL, 503, "[+]control ok\n[-]store failed\n", "inside");
+    expect_at(address, "/readyz", NULL, 503, "\"detail\":\"store\"", "inside");
+    expect_at(address, "/healthz?verbose", here->secrets[0], 503, "[-]store failed\n", "inside");
+    expect_at(address, "/readyz?verbose", here->secrets[REVOKED], 503, "[-]store failed\n", "inside");
+    for (int i = 1; i < NUM_ROLES; i++) {
+        expect_at(address, "/readyz?verbose", here->secrets[i], 503, "[+]control ok: tcp://inside\n[-]store failed: /inside/db\n", NULL);
+        expect_at(address, "/readyz", here->secrets[i], 503, "store: /inside/db", NULL);
+    }
+    expect_at(readers, "/readyz?verbose", NULL, 503, "[-]store failed: /inside/db\n", NULL);
+    fake_answer(here->fake, GS_GET_HEALTH, GS_INTERNAL, "inside", NULL);
+    gs_sleep_ns(300 * GS_NS_PER_MS);
+    expect_at(address, "/readyz?verbose", NULL, 503, "[-]coordinator failed\n", "inside");
+    expect_at(address, "/readyz?verbose", here->secrets[1], 503, "[-]coordinator GetHealth: inside\n", NULL);
+}
+
+static void who_is_nobody_makes_the_coordinator_answer_five_times_a_second(void **state) {
+    guarded *here = *state;
+    enum { ASKS = 60 };
+    fake_answer(here->fake, GS_GET_HEALTH, GS_OK, "", "{\"ready\":true}");
+    gs_sleep_ns(300 * GS_NS_PER_MS);
+    int64_t begin_ns = gs_now_ns();
+    for (int i = 0; i < ASKS; i++) expect_at(i % 2 ? fake_address(here->fake) : fake_readonly_address(here->fake), "/readyz", NULL, 200, "ok", NULL);
+    int most = 1 + (int)(5 * gs_seconds_since(begin_ns));
+    int num_asked = fake_num_calls(here->fake, GS_GET_HEALTH);
+    if (num_asked < 1 || num_asked > most) fail_msg("%d in place of at most %d", num_asked, most);
+    for (int i = 0; i < 10; i++) expect_at(fake_address(here->fake), "/readyz", here->secrets[1], 200, "ok", NULL);
+    assert_int_equal(fake_num_calls(here->fake, GS_GET_HEALTH), num_asked + 10);
+}
+
+static void begin_read(gs_wire *wire, const char *address, const char *line, const char *header) {
+    char request[512];
+    gs_wire_open(wire, address);
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", line, header);
+    gs_wire_send(wire, request);
+}
+
+static void wait_calls(const guarded *here, gs_method method, int num_calls) {
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (fake_num_calls(here->fake, method) < num_calls && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_int_equal(fake_num_calls(here->fake, method), num_calls);
+}
+
+static void readers_have_one_timeline_made_at_a_time_and_tokens_as_many_as_there_are(void **state) {
+    guarded *here = *state;
+    const char *readers = fake_readonly_address(here->fake), *path = "/v1/jobs/j-1/timeline";
+    char header[128], wait[512];
+    gs_wire first, with_token;
+    fake_answer(here->fake, GS_GET_JOB, GS_OK, "", "{\"id\":\"j-1\"}");
+    fake_answer(here->fake, GS_GET_JOB_TIMELINE, GS_OK, "", "{\"end\":true,\"job\":\"j-1\",\"state\":\"queued\",\"ranks\":[]}");
+    fake_hold(here->fake, GS_GET_JOB_TIMELINE, true);
+    begin_read(&first, readers, path, "");
+    wait_calls(here, GS_GET_JOB_TIMELINE, 1);
+    gs_wire_response response = read_at(readers, path, NULL);
+    assert_int_equal(response.status, 429);
+    assert_non_null(strstr(response.body, "another timeline"));
+    assert_true(gs_wire_header(&response, "Retry-After", wait));
+    gs_wire_response_release(&response);
+    snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", here->secrets[1]);
+    begin_read(&with_token, fake_address(here->fake), path, header);
+    wait_calls(here, GS_GET_JOB_TIMELINE, 2);
+    fake_hold(here->fake, GS_GET_JOB_TIMELINE, false);
+    assert_true(gs_wire_wait(&first, "\"job\":\"j-1\""));
+    assert_true(gs_wire_wait(&with_token, "\"job\":\"j-1\""));
+    expect_at(readers, path, NULL, 200, "j-1", NULL);  // the turn was given back
+    gs_wire_close(&first);
+    gs_wire_close(&with_token);
+}
+
+static int count_answered(const char *address, const char *line, const char *secret, int most) {
+    for (int i = 0; i < most; i++) {
+        gs_wire_response response = read_at(address, line, secret);
+        int status = response.status;
+        gs_wire_response_release(&response);
+        if (status == 429) return i;
+        assert_int_equal(status, 200);
+    }
+    return most;
+}
+
+static void what_readers_ask_of_the_coordinator_has_a_rate(void **state) {
+    guarded *here = *state;
+    const char *readers = fake_readonly_address(here->fake);
+    fake_answer(here->fake, GS_GET_JOB, GS_OK, "", "{\"id\":\"j-1\"}");
+    fake_answer(here->fake, GS_GET_JOB_TIMELINE, GS_OK, "", "{\"end\":true,\"job\":\"j-1\",\"state\":\"queued\",\"ranks\":[]}");
+    fake_answer(here->fake, GS_GET_METRICS, GS_OK, "", "{\"families\":[]}");
+    int64_t begin_ns = gs_now_ns();
+    int num_timelines = count_answered(readers, "/v1/jobs/j-1/timeline", NULL, 200);
+    assert_in_range(num_timelines, 5, 6 + (int)gs_seconds_since(begin_ns));
+    begin_ns = gs_now_ns();
+    int num_scrapes = count_answered(readers, "/metrics", NULL, 2000);
+    assert_in_range(num_scrapes, 20, 21 + (int)(5 * gs_seconds_since(begin_ns)));
+    assert_int_equal(count_answered(fake_address(here->fake), "/v1/jobs/j-1/timeline", here->secrets[1], 20), 20);
+    assert_int_equal(count_answered(fake_address(here->fake), "/metrics", here->secrets[0], 60), 60);
+}
+
+static void previews_are_among_what_a_token_may_so_often(void **state) {
+    guarded *here = *state;
+    gs_wire wire;
+    char request[512];
+    // Without a body, which is quicker to refuse: a machine that is busy would not come to the rate.
+    snprintf(request, sizeof request, "POST /v1/plans/preview HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nAuthorization: Bearer %s\r\n\r\n", here->secrets[1]);
+    gs_wire_open(&wire, fake_address(here->fake));
+    for (int i = 0; i < 2000 && !strstr(gs_strbuf_text(&wire.received), "rate_limited"); i++) {
+        gs_strbuf_clear(&wire.received);
+        gs_wire_send(&wire, request);
+        assert_true(gs_wire_wait(&wire, "}\n"));
+    }
+    assert_non_null(strstr(gs_strbuf_text(&wire.received), " 429 "));
+    gs_wire_close(&wire);
+}
+
 static void open_stream(const guarded *here, gs_wire *wire, const char *path, const char *secret, const char *begin) {
     char request[512];
     gs_wire_open(wire, fake_address(here->fake));
@@ -515,6 +646,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(behind_a_proxy_a_cookie_is_for_encrypted_connections, start, stop),
         cmocka_unit_test_setup_teardown(sessions_are_among_a_tokens_changes, start, stop),
         cmocka_unit_test_setup_teardown(a_token_that_holds_all_places_shuts_no_administrator_out, start, stop),
+        cmocka_unit_test_setup_teardown(what_is_wrong_inside_is_told_to_those_who_may_look, start, stop),
+        cmocka_unit_test_setup_teardown(who_is_nobody_makes_the_coordinator_answer_five_times_a_second, start, stop),
+        cmocka_unit_test_setup_teardown(readers_have_one_timeline_made_at_a_time_and_tokens_as_many_as_there_are, start, stop),
+        cmocka_unit_test_setup_teardown(what_readers_ask_of_the_coordinator_has_a_rate, start, stop),
+        cmocka_unit_test_setup_teardown(previews_are_among_what_a_token_may_so_often, start, stop),
         cmocka_unit_test_setup_teardown(what_is_no_session_is_none, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_its_token_and_others_go_on, start, stop),
         cmocka_unit_test_setup_teardown(who_waits_for_the_coordinator_keeps_his_place, start, stop),
