@@ -33,7 +33,7 @@ static void read_body(const gs_frame *frame, const void *body, size_t body_bytes
         status = gs_rpc_answer_decode(&value, frame->status, body, body_bytes);
         if (frame->status && !status.code) abort();
     } else {
-        status = gs_json_parse(&value, body, body_bytes);
+        status = gs_json_parse_foreign(&value, body, body_bytes);
         if (status.code && value) abort();
     }
     gs_json_release(value);
