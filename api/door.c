@@ -33,6 +33,8 @@ static bool check_fault(const gs_http_request *request, gs_http_response *respon
         gs_problem_answer_code(response, request->id, "bad_request",
                                "Content-Length, Transfer-Encoding, Host, Origin, Authorization or Cookie is given "
                                "twice, or both of the first two are");
+    if (request->fault == GS_HTTP_TOO_MANY)
+        gs_problem_answer_code(response, request->id, "busy", "other large bodies are on their way, and there is no room for this one");
     return request->fault == GS_HTTP_FINE;
 }
 
@@ -177,6 +179,7 @@ static bool admit_request(gs_door *door, const gs_http_request *request, gs_http
     *template = "unmatched";
     if (!check_fault(request, response) || !check_names(door, request, response)) {
         gs_api_metrics_refuse(door->services.metrics, response->status == 413   ? "too_large"
+                                                     : response->status == 503 ? "busy"
                                                      : response->status == 400 ? "bad_framing"
                                                                                : "bad_name");
         return false;

@@ -23,6 +23,8 @@ enum {
     DEFAULT_BODY_BYTES = 1 << 20,
     // Read of a body that is too large, so that its sender comes to read the answer.
     MAX_SWALLOWED_BYTES = 8 << 20,
+    DEFAULT_BODIES_BYTES = 256 << 20,
+    SMALL_BODY_BYTES = 16 << 10,  // for which there is always room
     STACK_BYTES = 512 << 10,
     STREAM_BLOCK_BYTES = 16 << 10,
     RESPONSE_MS = 60000,
@@ -41,6 +43,7 @@ struct gs_http_server {
     int port;
     uint64_t id_seed;
     atomic_uint_fast64_t num_requests;
+    atomic_size_t bodies_bytes;  // that are kept, without the first of each
     pthread_mutex_t lock;
     pthread_cond_t changed;
     gs_http_connection *connections;  // they and their members belong to `lock`
@@ -51,6 +54,7 @@ typedef struct request_state {
     gs_http_request request;
     gs_strbuf body;
     size_t received_bytes;  // of it, kept or not
+    size_t counted_bytes;   // in `bodies_bytes`
     bool has_body;          // announces one
     bool swallows;
 } request_state;
@@ -370,6 +374,12 @@ static enum MHD_Result send_response(gs_http_server *server, struct MHD_Connecti
     return queued;
 }
 
+static void drop_body(gs_http_server *server, request_state *state) {
+    gs_strbuf_release(&state->body);
+    atomic_fetch_sub(&server->bodies_bytes, state->counted_bytes);
+    state->counted_bytes = 0;
+}
+
 // Runs the handler and queues its answer.
 static enum MHD_Result answer_request(gs_http_server *server, struct MHD_Connection *connection,
                                       request_state *state) {
@@ -378,6 +388,7 @@ static enum MHD_Result answer_request(gs_http_server *server, struct MHD_Connect
     state->request.body_bytes = state->body.len;
     set_phase(server, connection, GS_HTTP_ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
     server->options.handle(server->options.ctx, &state->request, &response);
+    drop_body(server, state);  // whoever reads the answer slowly keeps nothing but that
     return send_response(server, connection, state, &response);
 }
 
@@ -412,6 +423,20 @@ static request_state *begin_request(gs_http_server *server, struct MHD_Connectio
     return state;
 }
 
+// False: out of memory.
+static bool keep_piece(gs_http_server *server, request_state *state, const char *piece, size_t bytes) {
+    size_t all = state->body.len + bytes, counted = all > SMALL_BODY_BYTES ? all - SMALL_BODY_BYTES : 0;
+    size_t more = counted - state->counted_bytes;
+    state->counted_bytes = counted;
+    if (more && atomic_fetch_add(&server->bodies_bytes, more) + more > server->options.max_bodies_bytes) {
+        state->request.fault = GS_HTTP_TOO_MANY;
+        drop_body(server, state);
+        return true;
+    }
+    gs_strbuf_add(&state->body, piece, bytes);
+    return !gs_strbuf_failed(&state->body);
+}
+
 // First call: headers only. Then once for each piece of the body. Then once more without a piece.
 static enum MHD_Result on_access(void *ctx, struct MHD_Connection *connection, const char *path,
                                  const char *method, const char *version, const char *upload,
@@ -433,10 +458,9 @@ static enum MHD_Result on_access(void *ctx, struct MHD_Connection *connection, c
     if (state->received_bytes > MAX_SWALLOWED_BYTES) return MHD_NO;
     if (state->received_bytes > server->options.max_body_bytes) {
         state->request.fault = GS_HTTP_TOO_LARGE;
-        gs_strbuf_release(&state->body);
-    } else if (!state->swallows) {
-        gs_strbuf_add(&state->body, upload, *upload_bytes);
-        if (gs_strbuf_failed(&state->body)) return MHD_NO;
+        drop_body(server, state);
+    } else if (!state->swallows && state->request.fault == GS_HTTP_FINE && !keep_piece(server, state, upload, *upload_bytes)) {
+        return MHD_NO;
     }
     *upload_bytes = 0;
     return MHD_YES;
@@ -449,7 +473,7 @@ static void on_completed(void *ctx, struct MHD_Connection *connection, void **re
     request_state *state = *request_context;
     *request_context = NULL;
     if (state) {
-        gs_strbuf_release(&state->body);
+        drop_body(server, state);
         free(state);
     }
     // What comes next may idle first; bytes of a request line without an end count as idling.
@@ -472,6 +496,7 @@ static void forward_log(void *ctx, const char *format, va_list args) {
 
 static void fill_defaults(gs_http_server_options *options) {
     if (!options->max_body_bytes) options->max_body_bytes = DEFAULT_BODY_BYTES;
+    if (!options->max_bodies_bytes) options->max_bodies_bytes = DEFAULT_BODIES_BYTES;
     if (!options->request_ms) options->request_ms = 10000;
     if (!options->idle_ms) options->idle_ms = 30000;
     if (!options->max_per_address) options->max_per_address = 128;

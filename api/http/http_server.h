@@ -28,7 +28,8 @@ typedef struct gs_http_server gs_http_server;
 typedef enum gs_http_fault {
     GS_HTTP_FINE = 0,
     GS_HTTP_BAD_FRAMING,  // Content-Length and chunked, or two of what there is one of
-    GS_HTTP_TOO_LARGE     // the body
+    GS_HTTP_TOO_LARGE,    // the body
+    GS_HTTP_TOO_MANY      // bodies are on their way, and there is no room for this one
 } gs_http_fault;
 
 typedef struct gs_http_request {  // borrowed for the call of the handler
@@ -94,6 +95,7 @@ typedef struct gs_http_server_options {
     const char *address;       // "127.0.0.1:8470", "[::1]:0", "localhost:8470", "unix:/PATH"
     struct gs_tls *tls;        // borrowed until stop; NULL: nothing is encrypted
     size_t max_body_bytes;     // 0: 1 MiB
+    size_t max_bodies_bytes;   // of all requests together, without the first 16 KiB of each; 0: 256 MiB
     int64_t request_ms;        // from the first byte to the last; 0: 10 s
     int64_t idle_ms;           // between requests; 0: 30 s
     // Beyond these whoever comes takes the place of a connection of which nobody knows whose it is, so that a crowd of strangers
