@@ -571,11 +571,11 @@ const gs_cli_command gs_cli_commands[] = {
      "The server is not told: `gradsync token revoke` ends a token.\n\n  gradsync logout", 0, 0, true, gs_cli_logout},
     {"contexts", NULL, "[use NAME]", "o", "servers that login kept; where commands go",
      "  gradsync contexts\n  gradsync contexts use here\n  gradsync --context here list", 0, 2, true, gs_cli_list_contexts},
-    {"token", NULL, "new NAME | list | revoke ID|NAME", "AEo", "who may use the server",
+    {"token", NULL, "new NAME | list | revoke ID|NAME", "AEou", "who may use the server",
      "Roles: metrics reads /metrics alone, viewer reads all, operator changes jobs too, admin also tokens.\n"
-     "new prints the token; nobody can ask for it again. As soon as there is one, everybody needs one, at a\n"
+     "new prints the token, or writes it to the new file of --out; nobody can ask for it again. As soon as there is one, everybody needs one, at a\n"
      "loopback address too; one for an administrator is then in admin.token in the data directory.\n\n"
-     "  gradsync token new ci --role operator --expires 90d >ci.token\n"
+     "  gradsync token new ci --role operator --expires 90d --out ci.token\n"
      "  gradsync token list\n  gradsync token revoke ci",
      1, 2, false, gs_cli_token},
     {"keygen", NULL, "", "d", "make the coordinator's key, and show its public half",
@@ -592,11 +592,11 @@ const gs_cli_command gs_cli_commands[] = {
      "  gradsync key new pool --role worker --pool --expires 90d --out pool.key\n"
      "  gradsync key list\n  gradsync key revoke gpu-1",
      1, 2, true, gs_cli_key},
-    {"worker", NULL, "token [NAME] | keys | revoke NAME", "dEx", "let workers enrol, and end that",
+    {"worker", NULL, "token [NAME] | keys | revoke NAME", "dEux", "let workers enrol, and end that",
      "A token lets one worker get a key by itself, once, within an hour unless --expires says otherwise. The worker's secret\n"
      "never leaves it. A token with a NAME is for that worker, which may have a key already; one without is for a name that\n"
      "has none.\n\n"
-     "  gradsync worker token >enrol.token\n"
+     "  gradsync worker token --out enrol.token\n"
      "  gradsync-worker --coordinator tcp://10.0.0.1:8471 --key worker.key --enrol enrol.token   # on the new host\n"
      "  gradsync worker keys\n  gradsync worker revoke gpu-1",
      1, 2, true, gs_cli_worker},

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "api/cli/command.h"
+#include "api/cli/secret_file.h"
 #include "core/clock.h"
 #include "core/directory.h"
 #include "rpc/keys/key_store.h"
@@ -175,15 +176,23 @@ static int new_worker_token(const gs_cli_options *options) {
     if (options->pool && options->num_args < 2) return refuse("worker", "token: --pool needs a name");
     if (options->num_args > 1) snprintf(made.name, sizeof made.name, "%s", options->args[1]);
     made.expires_ms = gs_wall_ms() + (int64_t)(seconds * 1000);
+    gs_cli_secret_file out;
     gs_status status = open_server(&server, keys, options);
-    if (!status.code) status = gs_key_store_make(keys, &made, &file);
+    if (!status.code) status = gs_cli_secret_file_begin(&out, options->file);
     if (status.code) return fail(status);
+    status = gs_key_store_make(keys, &made, &file);
+    if (status.code) {
+        gs_cli_secret_file_abandon(&out);
+        return fail(status);
+    }
     gs_enrol_token_format(text, &server.pair.shown, &file.pair.secret);
-    puts(text);
-    fprintf(stderr, "gradsync: %s lets one worker enrol within %.0f s: gradsync-worker --key FILE --enrol FILE_OF_THIS\n", made.id, seconds);
+    status = gs_cli_secret_file_finish(&out, text);
     explicit_bzero(text, sizeof text);
     gs_key_file_wipe(&server);
     gs_key_file_wipe(&file);
+    if (status.code) return fail(status);
+    fprintf(stderr, "gradsync: %s lets one worker enrol within %.0f s: gradsync-worker --key FILE --enrol %s\n", made.id, seconds,
+            options->file ? options->file : "FILE_OF_THIS");
     return GS_EXIT_OK;
 }
 

@@ -77,7 +77,7 @@ static const struct {
     {'w', {"hosts", KEY_HOSTS, "WORKERS", 0, "only these workers, separated by commas", 0}},
     {'F', {"force", KEY_FORCE, NULL, 0, "although jobs train, which are slower meanwhile; although the token crosses the network unencrypted", 0}},
     {'x', {"pool", KEY_POOL, NULL, 0, "for many workers, whose names begin with NAME-", 0}},
-    {'u', {"out", KEY_OUT, "FILE", 0, "a new file for the key (default: standard output)", 0}},
+    {'u', {"out", KEY_OUT, "FILE", 0, "a new file for what is made, which nobody else may read (default: standard output)", 0}},
     {'A', {"role", KEY_ROLE, "ROLE", 0, "metrics, viewer, operator or admin", 0}},
     {'E', {"expires", KEY_EXPIRES, "TIME", 0, "how long it counts: 90d, 12h, 30m, 60s (default: until revoked)", 0}},
     {'H', {"http", KEY_HTTP, "ADDR:PORT", 0, "where to serve (default 127.0.0.1:8470)", 0}},

@@ -7,6 +7,7 @@
 
 #include "api/cli/command.h"
 #include "api/cli/contexts.h"
+#include "api/cli/secret_file.h"
 
 static int refuse(const char *command, const char *what) {
     fprintf(stderr, "gradsync %s: %s\n  `gradsync %s --help` shows examples\n", command, what, command);
@@ -15,7 +16,7 @@ static int refuse(const char *command, const char *what) {
 
 static int fail(gs_status status) {
     fprintf(stderr, "gradsync: %s\n", status.message);
-    return GS_EXIT_USAGE;
+    return status.code == GS_ALREADY_EXISTS ? GS_EXIT_CONFLICT : GS_EXIT_USAGE;
 }
 
 bool gs_cli_read_time(double *seconds, const char *text) {
@@ -34,6 +35,20 @@ bool gs_cli_read_time(double *seconds, const char *text) {
     return false;
 }
 
+// What was made: where it cannot be kept, it is no use, and its id is said, to revoke it by.
+static int keep_token(gs_cli_secret_file *out, const gs_json *made, gs_cli_format format) {
+    char *text = NULL;
+    gs_status status = gs_ok();
+    if (format == GS_CLI_JSON) status = gs_json_encode(&text, NULL, made, true);
+    if (!status.code) status = gs_cli_secret_file_finish(out, text ? text : gs_json_string_or(made, "token", ""));
+    if (text) explicit_bzero(text, strlen(text));
+    free(text);
+    if (!status.code) return GS_EXIT_OK;
+    gs_cli_secret_file_abandon(out);
+    fprintf(stderr, "gradsync: token %s was made, and is lost: `gradsync token revoke` ends it\n", gs_json_string_or(made, "id", "?"));
+    return fail(status);
+}
+
 static int new_token(gs_cli *cli) {
     const gs_cli_options *options = &cli->options;
     double seconds = 0;
@@ -48,18 +63,21 @@ static int new_token(gs_cli *cli) {
     gs_json_set_double(order, "expires_in_seconds", seconds);
     gs_status status = gs_json_encode(&body, NULL, order, false);
     gs_json_release(order);
-    if (status.code) return fail(status);
+    gs_cli_secret_file out;
+    if (!status.code) status = gs_cli_secret_file_begin(&out, options->file);
+    if (status.code) {
+        free(body);
+        return fail(status);
+    }
     int exit_code = gs_cli_http_call(
         cli->http, &made, &(gs_cli_request){.verb = "POST", .path = "/v1/tokens", .body = body, .once = true});
     free(body);
-    if (exit_code == GS_EXIT_OK && options->format == GS_CLI_JSON) {
-        gs_cli_print_json(made);
-    } else if (exit_code == GS_EXIT_OK) {
-        puts(gs_json_string_or(made, "token", ""));
+    if (exit_code == GS_EXIT_OK) exit_code = keep_token(&out, made, options->format);
+    else gs_cli_secret_file_abandon(&out);
+    if (exit_code == GS_EXIT_OK && options->format != GS_CLI_JSON)
         fprintf(stderr, "gradsync: %s (%s) may what %s may%s%s; the token is not shown again\n",
                 gs_json_string_or(made, "id", "?"), options->args[1], options->role,
                 seconds > 0 ? " until " : "", gs_json_string_or(made, "expires_at", ""));
-    }
     gs_json_release(made);
     return exit_code;
 }

@@ -11,7 +11,7 @@
 #include "rpc/json/sealed_json.h"
 #include "rpc/keys/credential.h"
 
-enum { VERSION = 1 };
+enum { VERSION = 1, GUARDED = S_IRWXO | S_IWGRP | S_IXGRP };
 #define TOKEN_PREFIX "gsk_"
 #define PREFIX_LEN 4
 #define KEY_DIGITS (2 * GS_CURVE_KEY_BYTES)
@@ -80,7 +80,7 @@ gs_json *gs_key_file_encode(const gs_key_file *key) {
 gs_status gs_key_file_read(gs_key_file *key, gs_file_mark *mark, const char *path) {
     gs_json *file = NULL;
     *key = (gs_key_file){0};
-    GS_TRY(gs_sealed_json_read_guarded(&file, mark, path, S_IRWXO | S_IWGRP | S_IXGRP));
+    GS_TRY(gs_sealed_json_read_guarded(&file, mark, path, GUARDED));
     gs_status status = gs_key_file_decode(key, file);
     gs_json_release(file);
     if (status.code == GS_INVALID_ARGUMENT) status.code = GS_DATA_LOSS;
@@ -132,10 +132,12 @@ gs_status gs_enrol_token_parse(gs_key_file *key, const char *text, size_t len) {
 
 gs_status gs_enrol_token_read(gs_key_file *key, const char *path) {
     char text[GS_ENROL_TOKEN_BYTES + 16] = "";
+    struct stat facts;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return gs_error_from_errno(errno, "%s", path);
-    ssize_t bytes = read(fd, text, sizeof text - 1);
-    gs_status status = bytes < 0 ? gs_error_from_errno(errno, "%s", path) : gs_ok();
+    // As of a key: with it somebody else enrols.
+    gs_status status = fstat(fd, &facts) == 0 ? gs_file_check_guarded(&facts, path, GUARDED) : gs_error_from_errno(errno, "%s", path);
+    if (!status.code && read(fd, text, sizeof text - 1) < 0) status = gs_error_from_errno(errno, "%s", path);
     close(fd);
     if (!status.code) status = gs_status_prefix(gs_enrol_token_parse(key, text, strcspn(text, " \r\n")), "%s", path);
     explicit_bzero(text, sizeof text);

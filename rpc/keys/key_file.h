@@ -35,6 +35,7 @@ void gs_key_file_wipe(gs_key_file *key);
 #define GS_ENROL_TOKEN_BYTES 133
 void gs_enrol_token_format(char text[GS_ENROL_TOKEN_BYTES], const gs_curve_key *server, const gs_curve_key *secret);
 GS_NODISCARD gs_status gs_enrol_token_parse(gs_key_file *key, const char *text, size_t len);
+// FAILED_PRECONDITION: as of a file of a key.
 GS_NODISCARD gs_status gs_enrol_token_read(gs_key_file *key, const char *path);
 
 #endif

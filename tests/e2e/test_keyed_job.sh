@@ -19,8 +19,8 @@ long_job() { mlp_job "$1" 100000000 "$2" ',"debug":{"step_delay_ms":5},"restart"
 
 claim "two workers enrol, each with a token that counts once"
 start_coordinator keyed "$data" --require-key --control "tcp://127.0.0.1:$(draw_port)"
-cli worker token >"$run/one.token" 2>/dev/null
-cli worker token two >"$run/two.token" 2>/dev/null
+cli worker token --out "$run/one.token" 2>/dev/null
+cli worker token two --out "$run/two.token" 2>/dev/null
 begin_worker one --name one --key "$run/one.key" --enrol "$run/one.token"
 one_pid=$worker_pid
 wait_for 30 "one" worker_is one connected
@@ -33,7 +33,7 @@ code=0
 timeout 90 "$bin/gradsync-worker" --coordinator "$control" --name three --key "$run/three.key" --enrol "$run/one.token" >"$run/logs/three.log" 2>&1 || code=$?
 [ "$code" != 0 ] && [ "$code" != 124 ] && [ ! -e "$run/three.key" ] || fail "a used token enrols again ($code)"
 says three "has been used, has expired or was revoked" || fail "not said why: $(tail -n 1 "$run/logs/three.log")"
-cli worker token >"$run/thief.token" 2>/dev/null
+cli worker token --out "$run/thief.token" 2>/dev/null
 code=0
 timeout 90 "$bin/gradsync-worker" --coordinator "$control" --name two --key "$run/thief.key" --enrol "$run/thief.token" >"$run/logs/thief.log" 2>&1 || code=$?
 [ "$code" != 0 ] && [ "$code" != 124 ] && [ ! -e "$run/thief.key" ] || fail "a token without a name takes the place of two ($code)"

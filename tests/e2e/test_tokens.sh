@@ -43,14 +43,39 @@ as "$admin" "$cli" token revoke "$(as "$admin" "$cli" token list -o json | jq -r
 refused 5 "has none" "$cli" list
 refused 5 "was revoked at" as "$admin" "$cli" list
 
+claim "the recipe of the documentation, as it is printed, makes a file that nobody else may read, and logs in with it"
+start_coordinator recipe "$run/recipe"
+mkdir "$run/by_recipe"
+awk '/^```sh$/ { is_on = 1; next } /^```$/ { if (is_on) exit } is_on' "$(dirname "$0")/../../docs/security.md" >"$run/by_recipe/as_printed.sh"
+grep -q '^gradsync token new ' "$run/by_recipe/as_printed.sh" || fail "the first recipe makes no token"
+sed "s|http://127.0.0.1:8470|$server|g" "$run/by_recipe/as_printed.sh" >"$run/by_recipe/here.sh"
+(cd "$run/by_recipe" && umask 022 && XDG_CONFIG_HOME=$run/by_recipe PATH=$bin:$PATH bash -euo pipefail here.sh) >"$run/out" 2>"$run/err" \
+  || fail "the recipe: $(cat "$run/out" "$run/err")"
+same "$(mode_of "$run/by_recipe/ci.token")" 600 "mode of ci.token"
+grep -qF '"items"' "$run/out" || fail "the recipe does not list jobs: $(cat "$run/out")"
+
+claim "a file for a token is a new one, and who cannot have it makes no token"
+admin=$(cat "$run/recipe/admin.token")
+before=$(as "$admin" "$cli" token list -o json | jq '.items | length')
+refused 4 "--out: $run/by_recipe/ci.token is there already" as "$admin" "$cli" token new again --role viewer --out "$run/by_recipe/ci.token"
+ln -s "$run/by_recipe/led.token" "$run/by_recipe/link.token"
+refused 4 "link.token is there already" as "$admin" "$cli" token new again --role viewer --out "$run/by_recipe/link.token"
+refused 2 "--out: $run/by_recipe/nowhere/a.token" as "$admin" "$cli" token new again --role viewer --out "$run/by_recipe/nowhere/a.token"
+[ ! -e "$run/by_recipe/led.token" ] || fail "a link was followed"
+same "$(as "$admin" "$cli" token list -o json | jq '.items | length')" "$before" "tokens"
+refused 5 "needs admin" as "$(cat "$run/by_recipe/ci.token")" "$cli" token new mine --role viewer --out "$run/by_recipe/mine.token"
+[ ! -e "$run/by_recipe/mine.token" ] || fail "an empty file is left behind"
+(umask 000 && cd "$run/by_recipe" && "$cli" worker token --data-dir "$run/recipe" --out enrol.token 2>"$run/err") || fail "worker token: $(cat "$run/err")"
+same "$(mode_of "$run/by_recipe/enrol.token") $(grep -cE '^gsk_[0-9a-f]{128}$' "$run/by_recipe/enrol.token")" "600 1" "the token to enrol with"
+refused 4 "is there already" "$cli" worker token --data-dir "$run/recipe" --out "$run/by_recipe/enrol.token"
+
 claim "each role may what it says"
 start_coordinator asked "$run/asked" --require-token
 mkdir -p "$run/config"
 "$cli" login --context asked --token-file "$run/asked/admin.token" >/dev/null
 same "$(mode_of "$run/config/gradsync/contexts.json")" 600 "mode of the contexts"
 for role in metrics viewer operator; do
-  "$cli" token new "$role" --role "$role" --expires 1d 2>/dev/null >"$run/$role.token"
-  chmod 600 "$run/$role.token"
+  "$cli" token new "$role" --role "$role" --expires 1d --out "$run/$role.token" 2>/dev/null
 done
 mlp_job guarded 10 9 >"$run/job.json"
 refused 5 "needs operator" "$cli" --token-file "$run/viewer.token" submit "$run/job.json"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -55,6 +56,7 @@ static void make_token(stage *it, const gs_key_file *server) {
     FILE *file = fopen(it->token, "w");
     assert_non_null(file);
     fprintf(file, "%s\n", text);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
     assert_int_equal(fclose(file), 0);
 }
 
@@ -147,6 +149,20 @@ static void who_is_refused_keeps_nothing(void **state) {
     assert_false(is_there(it->path));
 }
 
+// With it whoever reads it would enrol in this one's place.
+static void a_token_that_others_may_read_is_not_taken(void **state) {
+    stage *it = *state;
+    assert_int_equal(chmod(it->token, 0644), 0);
+    gs_status status = settle(it);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, it->token));
+    assert_non_null(strstr(status.message, "others than its owner may read or change it"));
+    assert_int_equal(atomic_load(&it->num_asked), 0);
+    assert_false(is_there(it->made));
+    assert_int_equal(chmod(it->token, 0640), 0);  // a group may read it, as it may a key
+    assert_ok(settle(it));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -154,6 +170,7 @@ int main(void) {
         TEST(what_was_enrolled_gets_its_name),
         TEST(a_key_stays_while_nobody_refuses_it),
         TEST(who_is_refused_keeps_nothing),
+        TEST(a_token_that_others_may_read_is_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
