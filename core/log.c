@@ -57,6 +57,15 @@ bool gs_log_level_from_name(gs_log_level *level, const char *name) {
     return false;
 }
 
+// What would end the line, or drive the terminal that shows it: C0, DEL, and C1 as UTF-8 has it (U+009B begins a sequence as
+// ESC [ does).
+static void blank_controls(char *line) {
+    for (char *c = line; *c; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = ' ';
+        if ((unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 && (unsigned char)c[1] < 0xa0) c[0] = c[1] = ' ';
+    }
+}
+
 void gs_log(gs_log_level level, const char *event, const char *format, ...) {
     if (!gs_log_enabled(level)) return;
     char line[2048], stamp[GS_TIMESTAMP_LEN];
@@ -70,16 +79,14 @@ void gs_log(gs_log_level level, const char *event, const char *format, ...) {
         vsnprintf(line + used, sizeof line - (size_t)used, format, args);
         va_end(args);
     }
-    for (char *c = line; *c; c++) {
-        if (*c == '\n' || *c == '\r') *c = ' ';
-    }
+    blank_controls(line);
     current_sink(current_ctx, level, line);
 }
 
 const char *gs_log_quote(char *text, size_t text_bytes, const char *value) {
     bool plain = value[0] != '\0';
     for (const char *c = value; *c; c++) {
-        if ((unsigned char)*c <= ' ' || *c == '"' || *c == '=' || *c == '\\') plain = false;
+        if ((unsigned char)*c <= ' ' || *c == 0x7f || *c == '"' || *c == '=' || *c == '\\') plain = false;
     }
     if (plain) {
         snprintf(text, text_bytes, "%s", value);
@@ -93,7 +100,7 @@ const char *gs_log_quote(char *text, size_t text_bytes, const char *value) {
     text[used++] = '"';
     for (const char *c = value; *c && used + 4 < text_bytes; c++) {
         if (*c == '"' || *c == '\\') text[used++] = '\\';
-        text[used++] = (unsigned char)*c < ' ' ? ' ' : *c;
+        text[used++] = (unsigned char)*c < ' ' || *c == 0x7f ? ' ' : *c;
     }
     text[used++] = '"';
     text[used] = '\0';

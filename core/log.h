@@ -23,7 +23,7 @@ typedef enum gs_log_level {
 
 typedef void (*gs_log_sink)(void *ctx, gs_log_level level, const char *line);
 
-// `line` has no newline and is valid during the call. NULL puts the default sink back.
+// `line` has no newline, nor any other control character, and is valid during the call. NULL puts the default sink back.
 void gs_log_set_sink(gs_log_sink sink, void *ctx);
 void gs_log_set_level(gs_log_level least);
 bool gs_log_enabled(gs_log_level level);

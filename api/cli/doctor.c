@@ -65,10 +65,10 @@ static void print_findings(const gs_json *findings) {
         const gs_json *finding = gs_json_at(findings, i);
         const char *worker = gs_json_string_or(finding, "worker", NULL), *peer = gs_json_string_or(finding, "peer", NULL);
         const char *suggest = gs_json_string_or(finding, "suggest", NULL);
-        printf("%-7s  ", gs_json_string_or(finding, "severity", ""));
-        if (worker) printf("%s%s%s: ", worker, peer ? " and " : "", peer ? peer : "");
-        printf("%s\n", gs_json_string_or(finding, "detail", ""));
-        if (suggest) printf("         %s\n", suggest);
+        gs_cli_print_line(stdout, "%-7s  %s%s%s%s%s", gs_json_string_or(finding, "severity", ""), worker ? worker : "",
+                          worker && peer ? " and " : "", worker && peer ? peer : "", worker ? ": " : "",
+                          gs_json_string_or(finding, "detail", ""));
+        if (suggest) gs_cli_print_line(stdout, "         %s", suggest);
     }
 }
 

@@ -30,7 +30,7 @@ static void print_record(log_reader *reader, const char *text, size_t bytes) {
     if (reader->as_json)
         printf("%.*s\n", (int)bytes, text);
     else
-        printf("[r%" PRId64 " %s] %s\n", gs_json_int_or(record, "rank", 0),
+        gs_cli_print_line(stdout, "[r%" PRId64 " %s] %s", gs_json_int_or(record, "rank", 0),
                gs_json_string_or(record, "host", gs_json_string_or(record, "worker", "?")),
                gs_json_string_or(record, "text", ""));
     gs_json_release(record);

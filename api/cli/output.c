@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +33,34 @@ const gs_json *gs_cli_find_member(const gs_json *object, const char *path) {
     return object;
 }
 
-// What the server says is data: control characters in it must not drive the terminal.
+// What the server says is data: control characters in it must not drive the terminal. C1 in UTF-8 is two bytes, and does so too.
+static size_t control_bytes(const char *c) {
+    if ((unsigned char)*c < 0x20 || *c == 0x7f) return 1;
+    return (unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 && (unsigned char)c[1] < 0xa0 ? 2 : 0;
+}
+
 static void write_clean(gs_strbuf *out, const char *text) {
-    for (const char *c = text; *c; c++)
-        gs_strbuf_putc(out, (unsigned char)*c < 0x20 || *c == 0x7f ? ' ' : *c);
+    for (const char *c = text; *c; c++) {
+        size_t bytes = control_bytes(c);
+        gs_strbuf_putc(out, bytes ? ' ' : *c);
+        if (bytes == 2) c++;
+    }
+}
+
+void gs_cli_print_line(FILE *out, const char *format, ...) {
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    int bytes = vasprintf(&text, format, args);
+    va_end(args);
+    if (bytes < 0) return;
+    for (char *c = text; *c; c++) {
+        size_t control = *c == '\t' ? 0 : control_bytes(c);
+        if (control) c[0] = ' ';
+        if (control == 2) c[1] = ' ';
+    }
+    fprintf(out, "%s\n", text);
+    free(text);
 }
 
 void gs_cli_write_value(gs_strbuf *out, const gs_json *value) {

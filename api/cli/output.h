@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "core/strbuf.h"
 #include "rpc/json/json.h"
@@ -24,6 +25,9 @@ const gs_json *gs_cli_find_member(const gs_json *object, const char *path);
 void gs_cli_print_table(const gs_json *items, const gs_cli_column *columns, size_t num_columns);
 // Columns of the terminal behind `fd`; 0: it is none, nothing is cut.
 int gs_cli_terminal_width(int fd);
+// What others say, between what the format says: control characters in it, but tabs, become spaces, wherever it goes: what goes
+// into a pipe is shown by a terminal in the end. The line ends here.
+void gs_cli_print_line(FILE *out, const char *format, ...) GS_PRINTF(2, 3);
 void gs_cli_print_json(const gs_json *value);
 // items (a list) in the format; `name_member` is what GS_CLI_NAME prints of each.
 void gs_cli_print_items(gs_cli_format format, const gs_json *reply, const gs_cli_column *columns,

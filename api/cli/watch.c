@@ -137,13 +137,13 @@ static void tell_end(const gs_json *job) {
     if (strcmp(state, "succeeded") == 0) return;
     const gs_json *first = gs_cli_find_member(job, "failure.first");
     const char *hint = gs_json_string_or(gs_json_get(job, "failure"), "hint", "");
-    fprintf(stderr, "gradsync: job %s: %s: %s\n", state, gs_json_string_or(job, "reason", ""),
+    gs_cli_print_line(stderr, "gradsync: job %s: %s: %s", state, gs_json_string_or(job, "reason", ""),
             gs_json_string_or(job, "message", ""));
     if (first)
-        fprintf(stderr, "  first: rank %" PRId64 " on %s at step %" PRId64 "\n",
+        gs_cli_print_line(stderr, "  first: rank %" PRId64 " on %s at step %" PRId64,
                 gs_json_int_or(first, "rank", -1), gs_json_string_or(first, "host", "?"),
                 gs_json_int_or(first, "step", 0));
-    if (*hint) fprintf(stderr, "  %s\n", hint);
+    if (*hint) gs_cli_print_line(stderr, "  %s", hint);
     const gs_json *tail = gs_cli_find_member(job, "failure.log_tail");
     for (size_t i = 0; i < gs_json_count(tail); i++) {
         gs_strbuf text = {0};

@@ -21,8 +21,9 @@ static void warn_dropped(gs_rpc_intake *intake, int64_t *warned_ns, uint64_t con
                          const char *reason) {
     if (*warned_ns && intake->now_ns - *warned_ns < 60 * GS_NS_PER_SEC) return;
     *warned_ns = intake->now_ns;
-    gs_log_warn("rpc message dropped", "connection=%llu reason=\"%s\" malformed=%llu stale=%llu",
-                (unsigned long long)connection, reason, (unsigned long long)intake->num_malformed,
+    char quoted[2 * sizeof((gs_status *)0)->message];  // it may hold what the peer says that it is called
+    gs_log_warn("rpc message dropped", "connection=%llu reason=%s malformed=%llu stale=%llu",
+                (unsigned long long)connection, gs_log_quote(quoted, sizeof quoted, reason), (unsigned long long)intake->num_malformed,
                 (unsigned long long)intake->num_stale);
 }
 
@@ -304,7 +305,8 @@ static gs_status explain_refusal(gs_rpc_intake *intake, gs_status status, const 
     if (parsed.code || (intake->named_ns && intake->now_ns - intake->named_ns < NAMED_NS))
         return status;
     intake->named_ns = intake->now_ns;
-    gs_log_warn("refused a peer of another version", "reason=\"%s\"", status.message);
+    char quoted[2 * sizeof status.message];
+    gs_log_warn("refused a peer of another version", "reason=%s", gs_log_quote(quoted, sizeof quoted, status.message));
     return status;
 }
 

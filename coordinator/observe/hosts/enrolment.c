@@ -35,7 +35,10 @@ static gs_status write_key(gs_write *base, gs_job_store *store) {
 
 static void answer(gs_write *base, gs_status status) {
     enrolment *it = (enrolment *)base;
-    if (status.code) gs_log_warn("not enrolled", "token=%s name=%s reason=\"%s\"", it->token, it->name, status.message);
+    char name[2 * GS_KEY_NAME_BYTES + 4], reason[2 * sizeof status.message];  // as somebody sent it, who is nobody yet
+    if (status.code)
+        gs_log_warn("not enrolled", "token=%s name=%s reason=%s", it->token, gs_log_quote(name, sizeof name, it->name),
+                    gs_log_quote(reason, sizeof reason, status.message));
     else gs_log_info("enrolled", "token=%s id=%s name=%s pool=%d", it->token, it->made.id, it->made.name, (int)it->made.is_pool);
     if (it->call) {
         gs_json *reply = status.code ? NULL : gs_known_key_view(&it->made, gs_wall_ms());

@@ -43,6 +43,16 @@ static void a_newline_cannot_forge_a_second_line(void **state) {
     assert_null(strchr(last_line, '\n'));
 }
 
+static void nothing_in_a_line_drives_a_terminal(void **state) {
+    (void)state;
+    gs_log_warn("bad input", "text=%s", "\033[2J\a\b\t\x7f\xc2\x9b\x31m\xc3\xa9");
+    for (const char *c = last_line; *c; c++) assert_true((unsigned char)*c >= 0x20 && *c != 0x7f);
+    assert_null(strstr(last_line, "\xc2\x9b"));
+    assert_non_null(strstr(last_line, "1m\xc3\xa9"));  // what is no control character stays
+    char text[16];
+    assert_string_equal(gs_log_quote(text, sizeof text, "a\x7f" "b"), "\"a b\"");
+}
+
 static void a_long_line_is_cut(void **state) {
     (void)state;
     char text[5000];
@@ -79,6 +89,7 @@ int main(void) {
         cmocka_unit_test(a_line_is_logfmt),
         cmocka_unit_test(below_the_level_nothing_is_written),
         cmocka_unit_test(a_newline_cannot_forge_a_second_line),
+        cmocka_unit_test(nothing_in_a_line_drives_a_terminal),
         cmocka_unit_test(a_long_line_is_cut),
         cmocka_unit_test(values_are_quoted_where_they_must_be),
         cmocka_unit_test(levels_have_names),

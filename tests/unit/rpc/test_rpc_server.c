@@ -18,6 +18,7 @@
 #include <zmq.h>
 
 #include "core/digest.h"
+#include "core/log.h"
 #include "core/random.h"
 #include "rpc/server/rpc_peers.h"
 #include "rpc/wire/frame.h"
@@ -226,6 +227,26 @@ static void an_older_worker_is_refused_by_name_in_its_own_version(void **state) 
     expect_older_refused(GS_HELLO, OLD_WORKER ",\"applied_step\":0}", GS_FAILED_PRECONDITION,
                          ITS_NAME);
     expect_older_refused(GS_GET_JOB, "{}", GS_FAILED_PRECONDITION, "");
+}
+
+static char refused_line[2048];
+
+static void keep_refusal(void *ctx, gs_log_level level, const char *line) {
+    (void)ctx;
+    (void)level;
+    if (strstr(line, "refused a peer of another version")) snprintf(refused_line, sizeof refused_line, "%s", line);
+}
+
+// Before anybody knows who it is: its words are one value, and forge no other.
+static void what_a_stranger_is_called_forges_no_field_of_the_log(void **state) {
+    (void)state;
+    gs_log_set_sink(keep_refusal, NULL);
+    expect_older_refused(GS_AGENT_HELLO,
+                         "{\"worker\":\"w\\\" role=admin x=\\\"\",\"host\":\"\\u001b[2J\",\"build\":\"0.1.0\",\"running\":[]}",
+                         GS_FAILED_PRECONDITION, "worker w\\\" role=admin x=\\\" on \\u001b[2J, build 0.1.0: ");
+    gs_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(refused_line, " reason=\"worker w\\\" role=admin x=\\\" on  [2J, build 0.1.0: frame:"));
+    assert_null(strchr(refused_line, 033));
 }
 
 // Version 0.1 ends its trainers, unsaved, when it is refused; it waits for a coordinator that is
@@ -694,6 +715,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(garbage_is_dropped_and_counted),
         cmocka_unit_test(other_version_is_told_so),
         cmocka_unit_test(an_older_worker_is_refused_by_name_in_its_own_version),
+        cmocka_unit_test(what_a_stranger_is_called_forges_no_field_of_the_log),
         cmocka_unit_test(an_older_worker_that_trains_is_told_to_wait),
         cmocka_unit_test(an_older_coordinator_is_named_with_both_versions),
         cmocka_unit_test(recorded_messages_do_nothing),
