@@ -25,12 +25,24 @@ bool gs_job_secret_may_be(const char *name) {
            strspn(name, LETTERS DIGITS "._-") == length;
 }
 
+static bool ends_with(const char *name, const char *end) {
+    size_t length = strlen(name), end_length = strlen(end);
+    return length >= end_length && strcmp(name + length - end_length, end) == 0;
+}
+
+// What names a file or what is to be loaded, whoever's it is: a list of names is always behind the libraries that read them.
+static bool names_a_file(const char *name) {
+    return ends_with(name, "_FILE") || ends_with(name, "PATH") || strstr(name, "PLUGIN") || strstr(name, "LIBRARIES") ||
+           ends_with(name, "_LIBRARY");
+}
+
 // Who loads code or writes files by a variable's word: the loader, the C library, sanitizers, drivers and what they load.
 static bool is_refused(const char *name) {
     static const char *const families[] = {"LD_",    "GLIBC_", "MALLOC_", "GRADSYNC_", "CUDA_", "NVIDIA_", "HWLOC_",
                                            "ASAN_",  "UBSAN_", "LSAN_",   "TSAN_",     "GCOV_", "LLVM_",   "OMPI_",
                                            "DYLD_",  "XDG_",   "NVTX_",    "IBV_",   "RDMAV_", "UCX_",    "FI_",
-                                           "OPAL_",  "PMIX_",  "OPENSSL_", "CUBLAS", "CUDNN_", NULL};
+                                           "OPAL_",  "PMIX_",  "OPENSSL_", "CUBLAS", "CUDNN_",
+                                           "OMP_TOOL", "OCL_", "OPENCL_", "ZE_", "ZES_",   "ZET_",    "MLX", NULL};
     static const char *const names[] = {"PATH",      "HOME",    "SHELL",   "ENV",           "BASH_ENV",
                                         "TMPDIR",    "LOCPATH", "NLSPATH", "GCONV_PATH",    "HOSTALIASES",
                                         "LOCALDOMAIN", "RES_OPTIONS", "RANK", "OPENBLAS_NUM_THREADS",
@@ -39,9 +51,7 @@ static bool is_refused(const char *name) {
         if (strncmp(name, families[i], strlen(families[i])) == 0) return true;
     for (size_t i = 0; names[i]; i++)
         if (strcmp(name, names[i]) == 0) return true;
-    size_t length = strlen(name);
-    bool is_file = length > 5 && strcmp(name + length - 5, "_FILE") == 0;
-    return strncmp(name, "NCCL_", 5) == 0 && (is_file || strstr(name, "PLUGIN") || strstr(name, "PATH") || strcmp(name, "NCCL_NET") == 0);
+    return names_a_file(name) || (strncmp(name, "NCCL_", 5) == 0 && (strstr(name, "PATH") || strcmp(name, "NCCL_NET") == 0));
 }
 
 bool gs_job_variable_may_be(const char *name) {

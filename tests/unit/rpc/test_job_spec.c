@@ -589,8 +589,12 @@ static void a_job_sets_variables_that_are_harmless_and_names_secrets(void **stat
     static const char *const refused[] = {
         "LD_PRELOAD", "LD_LIBRARY_PATH", "PATH", "HOME", "GRADSYNC_TOKEN", "GLIBC_TUNABLES", "CUDA_VISIBLE_DEVICES", "NCCL_NET_PLUGIN",
         "NCCL_CONF_FILE", "NCCL_NET", "ASAN_OPTIONS", "GCONV_PATH", "RANK", "CREDENTIALS_DIRECTORY", "NCCL_CUDA_PATH",
-        "NVTX_INJECTION64_PATH", "IBV_DRIVERS", "RDMAV_DRIVERS", "UCX_MODULE_DIR", "FI_PROVIDER_PATH", "CUBLAS_LOGDEST_DBG"};
-    static const char *const taken[] = {"TZ", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "OPENBLAS_CORETYPE", "_x1", "MY_FILE"};
+        "NVTX_INJECTION64_PATH", "IBV_DRIVERS", "RDMAV_DRIVERS", "UCX_MODULE_DIR", "FI_PROVIDER_PATH", "CUBLAS_LOGDEST_DBG",
+        "OMP_TOOL_LIBRARIES", "OMP_TOOL", "OMP_TOOL_VERBOSE_INIT", "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "MLX5_DEBUG_FILE",
+        "MLX4_DEBUG_FILE", "ZE_ENABLE_ALT_DRIVERS", "ZES_ENABLE_SYSMAN", "NCCL_DEBUG_FILE", "NCCL_TUNER_PLUGIN", "NCCL_TOPO_FILE", "KMP_CPUINFO_FILE",
+        "PYTHONPATH", "MY_FILE", "X_LIBRARIES", "SOME_PLUGINS", "SOME_LIBRARY"};
+    static const char *const taken[] = {"TZ", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "OPENBLAS_CORETYPE", "_x1", "OMP_NUM_THREADS", "OMP_PROC_BIND", "NCCL_IB_HCA", "NCCL_ALGO",
+                                        "NCCL_P2P_DISABLE", "NCCL_NET_GDR_LEVEL", "TRACKER_TOKEN", "FILE_COUNT", "PATHS"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char members[200];
         snprintf(members, sizeof members, VARIABLE("\"name\":\"%s\",\"value\":\"x\""), refused[i]);
