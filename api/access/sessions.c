@@ -37,22 +37,41 @@ static bool is_over(const session *it, int64_t now_ns) {
            now_ns - it->begin_ns >= GS_SESSION_SECONDS * GS_NS_PER_SEC;
 }
 
-// A free place; else, where the token has as many as it may, its own that was not used for longest; else anybody's.
+static int count_of(const gs_sessions *sessions, const char *token_id) {
+    int count = 0;
+    for (const session *it = sessions->items; it < sessions->items + GS_SESSIONS_MOST; it++) count += strcmp(it->token_id, token_id) == 0;
+    return count;
+}
+
+// Where all places are taken: of the tokens that have most, whose session was not used for longest. So who has few is not pushed
+// out by who has many tokens, each with many.
+static session *choose_victim(gs_sessions *sessions, const char *token_id) {
+    session *victim = NULL;
+    int most = 0;
+    for (session *it = sessions->items; it < sessions->items + GS_SESSIONS_MOST; it++) {
+        int count = count_of(sessions, it->token_id) + (strcmp(it->token_id, token_id) == 0);  // with the one that begins
+        if (count < most || (count == most && victim && it->used_ns >= victim->used_ns)) continue;
+        most = count;
+        victim = it;
+    }
+    return victim;
+}
+
+// A free place; else, where the token has as many as it may, its own that was not used for longest; else that of who has most.
 static session *choose_place(gs_sessions *sessions, const char *token_id, int64_t now_ns) {
-    session *unused = NULL, *own = NULL, *oldest = sessions->items;
+    session *unused = NULL, *own = NULL;
     int num_own = 0;
     for (session *it = sessions->items; it < sessions->items + GS_SESSIONS_MOST; it++) {
         if (is_over(it, now_ns)) {
             unused = it;
             continue;
         }
-        if (it->used_ns < oldest->used_ns) oldest = it;
         if (strcmp(it->token_id, token_id) != 0) continue;
         num_own++;
         if (!own || it->used_ns < own->used_ns) own = it;
     }
     if (num_own >= GS_SESSIONS_OF_TOKEN) return own;
-    return unused ? unused : oldest;
+    return unused ? unused : choose_victim(sessions, token_id);
 }
 
 gs_status gs_sessions_begin(gs_sessions *sessions, char secret[GS_SECRET_TEXT_BYTES], const char *token_id, int64_t now_ns) {

@@ -3,7 +3,7 @@
 //
 // A session has no rights of its own: it names a token, and whether that counts, and what it may, is asked with every request. It
 // ends 12 hours after it was last used, and after 7 days. A token has so many at most; a further one ends the one that was not used
-// for longest.
+// for longest. Where there is no room for anybody's, one of the token that has most ends.
 #ifndef API_ACCESS_SESSIONS_H
 #define API_ACCESS_SESSIONS_H
 

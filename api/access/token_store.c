@@ -19,15 +19,7 @@
 #include "core/thread.h"
 #include "rpc/json/sealed_json.h"
 
-enum { LOOK_MS = 1000, LOCK_MS = 5000, LOCK_POLL_MS = 10 };
-
-// Which file it is: another one has been renamed to its place when any of these is another.
-typedef struct file_mark {
-    dev_t device;
-    ino_t inode;
-    off_t bytes;
-    struct timespec changed;
-} file_mark;
+enum { LOOK_MS = 1000, LOCK_MS = 5000, LOCK_POLL_MS = 10, READ_TRIES = 3 };
 
 struct gs_token_store {
     char path[PATH_MAX], admin_path[PATH_MAX], lock_path[PATH_MAX];
@@ -41,32 +33,41 @@ struct gs_token_store {
     pthread_cond_t changed;
     bool asks;
     gs_token_list list;
-    file_mark mark;  // of what the list was read from; {0}: no file
+    gs_file_mark mark;  // of what the list was read from; {0}: no file
 };
 
-static bool same_mark(const file_mark *a, const file_mark *b) {
-    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
-           a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
-}
-
 // NOT_FOUND: there is no file. A link that leads nowhere is one all the same: what it is to lead to may come yet.
-static gs_status look_at_file(file_mark *mark, const char *path) {
+static gs_status look_at_file(gs_file_mark *mark, const char *path) {
     struct stat facts;
-    *mark = (file_mark){0};
+    *mark = (gs_file_mark){0};
     if (lstat(path, &facts) != 0) return gs_error_from_errno(errno, "%s", path);
     if (!S_ISREG(facts.st_mode)) return gs_error(GS_FAILED_PRECONDITION, "%s is no regular file", path);
     if (facts.st_uid != geteuid() && facts.st_uid != 0)
         return gs_error(GS_FAILED_PRECONDITION, "%s belongs to user %u, who may write it", path, (unsigned)facts.st_uid);
     if (facts.st_mode & (S_IWGRP | S_IWOTH))
         return gs_error(GS_FAILED_PRECONDITION, "%s may be written by others than its owner; chmod 600 mends it", path);
-    *mark = (file_mark){facts.st_dev, facts.st_ino, facts.st_size, facts.st_ctim};
+    *mark = gs_file_mark_of(&facts);
     return gs_ok();
 }
 
-static gs_status read_list(gs_token_list *list, file_mark *mark, const char *path) {
+// What is read is the very file that was looked at, by its descriptor: whoever has put another one, or a link, into its place in
+// between is read at the next try, by that one's own facts.
+static gs_status read_file_looked_at(gs_json **file, gs_file_mark *mark, const char *path) {
+    for (int i = 0; i < READ_TRIES; i++) {
+        gs_file_mark read;
+        GS_TRY(look_at_file(mark, path));
+        GS_FAILPOINT("tokens.read");
+        GS_TRY(gs_sealed_json_read_guarded(file, &read, path, S_IWGRP | S_IWOTH));
+        if (gs_file_mark_equal(&read, mark)) return gs_ok();
+        gs_json_release(*file);
+        *file = NULL;
+    }
+    return gs_error(GS_UNAVAILABLE, "%s is another file each time it is read", path);
+}
+
+static gs_status read_list(gs_token_list *list, gs_file_mark *mark, const char *path) {
     gs_json *file = NULL;
-    GS_TRY(look_at_file(mark, path));  // before it is read: what comes in between is seen at the next look
-    GS_TRY(gs_sealed_json_read(&file, path));
+    GS_TRY(read_file_looked_at(&file, mark, path));
     gs_status status = gs_token_list_decode(list, file);
     gs_json_release(file);
     if (status.code == GS_INVALID_ARGUMENT) status.code = GS_DATA_LOSS;
@@ -74,7 +75,7 @@ static gs_status read_list(gs_token_list *list, file_mark *mark, const char *pat
 }
 
 // Takes the list.
-static void show_list(gs_token_store *store, gs_token_list list, const file_mark *mark) {
+static void show_list(gs_token_store *store, gs_token_list list, const gs_file_mark *mark) {
     pthread_mutex_lock(&store->lock);
     gs_token_list before = store->list;
     store->list = list;
@@ -86,12 +87,12 @@ static void show_list(gs_token_store *store, gs_token_list list, const file_mark
 
 // Of which file the log says that it cannot be read, and why.
 typedef struct telling {
-    file_mark mark;
+    gs_file_mark mark;
     gs_code code;
 } telling;
 
-static void tell_unreadable(telling *told, const file_mark *now, gs_status status) {
-    if (told->code == status.code && same_mark(&told->mark, now)) return;
+static void tell_unreadable(telling *told, const gs_file_mark *now, gs_status status) {
+    if (told->code == status.code && gs_file_mark_equal(&told->mark, now)) return;
     *told = (telling){*now, status.code};
     gs_log_error("tokens cannot be read, those known before count", "reason=\"%s\"", status.message);
 }
@@ -99,12 +100,12 @@ static void tell_unreadable(telling *told, const file_mark *now, gs_status statu
 // Under `writing`. What failed once may succeed at the next look (no descriptor was free, a disk was away), and a revocation must
 // not be lost by it: so a file is looked at until it was read, also one that is damaged.
 static void look_again(gs_token_store *store, telling *told) {
-    file_mark now, shown;
+    gs_file_mark now, shown;
     gs_status status = look_at_file(&now, store->path);
     pthread_mutex_lock(&store->lock);
     shown = store->mark;
     pthread_mutex_unlock(&store->lock);
-    bool is_known = same_mark(&now, &shown) && (!status.code || status.code == GS_NOT_FOUND);
+    bool is_known = gs_file_mark_equal(&now, &shown) && (!status.code || status.code == GS_NOT_FOUND);
     gs_token_list list = {0};
     if (!is_known && !status.code) status = read_list(&list, &now, store->path);
     bool is_behind = !is_known && status.code;
@@ -201,7 +202,7 @@ typedef gs_status (*list_change)(gs_token_store *store, gs_token_list *list, voi
 static gs_status change_list(gs_token_store *store, list_change change, void *ctx) {
     int fd = -1;
     gs_token_list list = {0};
-    file_mark mark;
+    gs_file_mark mark;
     pthread_mutex_lock(&store->writing);
     gs_status status = lock_file(&fd, store->lock_path);
     bool is_locked = !status.code;
@@ -224,7 +225,7 @@ static gs_status change_nothing_else(gs_token_store *store, gs_token_list *list,
 
 static gs_status open_list(gs_token_store *store, bool is_required) {
     gs_token_list list = {0};
-    file_mark mark;
+    gs_file_mark mark;
     gs_status status = read_list(&list, &mark, store->path);
     bool is_there = status.code != GS_NOT_FOUND;
     if (is_there && status.code) return status;

@@ -392,9 +392,43 @@ static void where_tokens_are_ignored_none_is_made(void **state) {
     assert_int_not_equal(access(here->path, F_OK), 0);
 }
 
+static void exchange_files(void *ctx, const atomic_bool *stopping) {
+    const place *here = ctx;
+    char other[600];
+    (void)stopping;
+    snprintf(other, sizeof other, "%s.other", here->path);
+    gs_sleep_ns(150 * GS_NS_PER_MS);
+    if (rename(other, here->path) != 0) abort();
+}
+
+// Between the look at the file and its being read another one comes into its place, which anybody could have written. Only builds
+// with failpoints stop there; elsewhere the next look refuses it.
+static void what_is_read_is_what_was_looked_at(void **state) {
+    const place *here = *state;
+    char command[1400];
+    gs_thread *thread = NULL;
+    gs_token_store *store = open_store(here, true);
+    gs_token_store_close(store);
+    snprintf(command, sizeof command, "cp %s %s.other && chmod 666 %s.other", here->path, here->path, here->path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(gs_thread_start(&thread, "exchange", exchange_files, *state).code, GS_OK);
+    gs_status status = gs_token_store_open(&store, &(gs_token_store_options){.path = here->path, .is_required = true});
+    gs_thread_stop(thread);
+    if (!status.code) {
+#ifdef GRADSYNC_FAILPOINTS
+        fail_msg("a file that was exchanged is taken");
+#endif
+        gs_token_store_close(store);
+        return;
+    }
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, here->path));
+}
+
 int main(void) {
-    setenv("GRADSYNC_FAILPOINTS", "tokens.look=sleep:1500", 1);  // of debug builds
+    setenv("GRADSYNC_FAILPOINTS", "tokens.look=sleep:1500,tokens.read=sleep:500", 1);  // of debug builds
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_read_is_what_was_looked_at, make_place, remove_place),  // the first to come to tokens.read
         cmocka_unit_test_setup_teardown(what_is_revoked_does_not_come_back_by_a_look, make_place, remove_place),
         cmocka_unit_test_setup_teardown(a_revocation_is_not_lost_by_a_read_that_fails, make_place, remove_place),
         cmocka_unit_test(secrets_differ_and_have_their_form),

@@ -97,6 +97,19 @@ static void where_all_places_are_taken_the_longest_unused_goes(void **state) {
     assert_true(is_there(*state, more, SECONDS(3)));
 }
 
+static void where_all_places_are_taken_who_has_most_gives_one(void **state) {
+    char lone[GS_SECRET_TEXT_BYTES], first[GS_SECRET_TEXT_BYTES], more[GS_SECRET_TEXT_BYTES], token[GS_TOKEN_ID_BYTES];
+    begin(*state, lone, "t-lone", SECONDS(1));
+    for (int i = 0; i < GS_SESSIONS_MOST - 1; i++) {
+        snprintf(token, sizeof token, "t-%d", i / GS_SESSIONS_OF_TOKEN);
+        begin(*state, i == 0 ? first : more, token, SECONDS(2 + i));
+    }
+    begin(*state, more, "t-late", SECONDS(3000));
+    assert_true(is_there(*state, lone, SECONDS(3001)));
+    assert_false(is_there(*state, first, SECONDS(3001)));
+    assert_true(is_there(*state, more, SECONDS(3001)));
+}
+
 static void of_two_cookies_of_one_name_none_counts(void **state) {
     (void)state;
     static const struct {
@@ -118,6 +131,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(it_ends_when_it_is_not_used_and_after_a_week, make, drop),
         cmocka_unit_test_setup_teardown(a_token_pushes_out_its_own_sessions_alone, make, drop),
         cmocka_unit_test_setup_teardown(where_all_places_are_taken_the_longest_unused_goes, make, drop),
+        cmocka_unit_test_setup_teardown(where_all_places_are_taken_who_has_most_gives_one, make, drop),
         cmocka_unit_test(of_two_cookies_of_one_name_none_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
