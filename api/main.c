@@ -13,7 +13,7 @@
 
 typedef struct api_settings {
     char *http, *http_readonly, *allow_host, *coordinator, *checkpoints, *log_level, *port_file, *tokens, *audit, *tls_cert, *tls_key, *key;
-    bool require_token, insecure_no_auth, insecure_no_tls;
+    bool require_token, insecure_no_auth, insecure_no_tls, core_files;
 } api_settings;
 
 static const gs_config_field fields[] = {
@@ -79,6 +79,11 @@ static const gs_config_field fields[] = {
      .offset = offsetof(api_settings, insecure_no_tls),
      .default_value = "false",
      .help = "serve other than loopback addresses unencrypted, behind a proxy that encrypts"},
+    {.name = "core_files",
+     .type = GS_CONFIG_BOOL,
+     .offset = offsetof(api_settings, core_files),
+     .default_value = "false",
+     .help = "let a process with keys leave core files and be traced"},
     {.name = "log_level",
      .offset = offsetof(api_settings, log_level),
      .default_value = "info",
@@ -162,6 +167,9 @@ int main(int argc, char **argv) {
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
 
+    // Requests have tokens too, wherever they are asked for.
+    bool has_secrets = *settings.key || *settings.tls_key || *settings.tokens;
+    if (has_secrets && !settings.core_files) gs_startup_guard_memory();
     status = run_api(&settings, &signals);
     if (status.code) gs_log_error("cannot serve", "error=\"%s\"", status.message);
     gs_config_release(&settings, &program);

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "core/log.h"
@@ -16,6 +18,10 @@ void gs_startup_raise_file_limit(unsigned num_wanted) {
     if (files.rlim_cur < num_wanted)
         gs_log_warn("few files may be open", "limit=%llu wanted=%u",
                     (unsigned long long)files.rlim_cur, num_wanted);
+}
+
+void gs_startup_guard_memory(void) {
+    if (prctl(PR_SET_DUMPABLE, 0) != 0) gs_log_warn("memory not guarded from processes of this user", "reason=\"%s\"", strerror(errno));
 }
 
 gs_status gs_startup_write_port_file(const char *path, const char *http, const char *readonly, const char *control) {

@@ -37,7 +37,7 @@ typedef struct coordinator_settings {
     char *http, *http_readonly, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace, *tls_cert, *tls_key, *keyed_control;
     double orphan_limit, keep_days, keep_series;
     int64_t keep_jobs;
-    bool require_token, require_key, insecure_no_auth, insecure_no_tls, new_checkpoints;
+    bool require_token, require_key, insecure_no_auth, insecure_no_tls, new_checkpoints, core_files;
 } coordinator_settings;
 
 static const gs_config_field fields[] = {
@@ -71,7 +71,7 @@ static const gs_config_field fields[] = {
      .help = "write the addresses really used to this file, as JSON"},
     {.name = "trace", .offset = offsetof(coordinator_settings, trace), .metavar = "FILE",
      .help = "record all that comes in and goes out in this new file, 1 GiB at most, for reports of "
-             "bugs: it holds specifications and log lines"},
+             "bugs: it holds specifications, log lines and launch tokens"},
     {.name = "orphan_limit", .type = GS_CONFIG_DOUBLE,
      .offset = offsetof(coordinator_settings, orphan_limit), .default_value = "600", .most = 86400,
      .least = 1, .metavar = "SECONDS",
@@ -98,6 +98,8 @@ static const gs_config_field fields[] = {
      .help = "encrypt HTTP: the server's certificate, then those that vouch for it, in PEM; read again when it changes"},
     {.name = "tls_key", .offset = offsetof(coordinator_settings, tls_key), .metavar = "FILE",
      .help = "the certificate's private key in PEM, which others may not read"},
+    {.name = "core_files", .type = GS_CONFIG_BOOL, .offset = offsetof(coordinator_settings, core_files), .default_value = "false",
+     .help = "let a process with keys leave core files and be traced"},
     {.name = "insecure_no_tls", .type = GS_CONFIG_BOOL, .offset = offsetof(coordinator_settings, insecure_no_tls),
      .default_value = "false", .help = "serve other addresses than loopback unencrypted, behind a proxy that encrypts"},
 };
@@ -245,9 +247,15 @@ static int fail(int exit_code, gs_status status) {
     return exit_code;
 }
 
+// Keys of ours, or tokens that others show us wherever anybody else is served than who may use this machine's loopback unasked.
+static bool has_secrets(const program_state *state, const coordinator_settings *settings) {
+    return state->control_asks || settings->keyed_control[0] || settings->tls_key[0] || settings->require_token || settings->insecure_no_tls;
+}
+
 static int open_program(program_state *state, const coordinator_settings *settings) {
     gs_status status = choose_guard(state, settings);
     if (status.code) return fail(EX_CONFIG, status);
+    if (has_secrets(state, settings) && !settings->core_files) gs_startup_guard_memory();
     status = open_data_dir(state, settings);
     if (status.code) return fail(EX_CANTCREAT, status);
     status = check_address_free("control", settings->control + strlen("tcp://"));

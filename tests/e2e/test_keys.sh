@@ -95,6 +95,38 @@ code=0
 [ "$code" -ne 0 ] || fail "taken"
 says open "others than its owner may read" || fail "not said why: $(tail -n 2 "$run/logs/open.log")"
 
+claim "a coordinator that has keys lets no process of its user look into it, unless it is told to"
+# What is of a process that may not be traced is root's in /proc: seen from another user than root alone.
+as_other=() other=$(id -u)
+if [ "$other" = 0 ]; then
+  other=65534
+  as_other=(setpriv --reuid=$other --regid=$other --clear-groups)
+  chmod 711 "$run"
+fi
+owner_of() { # NAME [FLAG…]
+  local name=$1 pid
+  shift
+  mkdir -p "$run/$name.data"
+  [ "${#as_other[@]}" = 0 ] || chown "$other" "$run/$name.data"
+  "${as_other[@]}" "$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir "$run/$name.data" \
+    --port-file "$run/$name.data/ports" "$@" >"$run/logs/$name.log" 2>&1 &
+  pid=$!
+  pids+=("$pid")
+  wait_for 30 "$name" test -s "$run/$name.data/ports"
+  owner=$(stat -c %u "/proc/$pid/environ")
+  kill "$pid"
+}
+if "${as_other[@]}" "$bin/gradsync-coordinator" --version >/dev/null 2>&1; then
+  owner_of plain-owner
+  same "$owner" "$other" "owner of what is of a coordinator without keys"
+  owner_of keyed-owner --require-key
+  same "$owner" 0 "owner of what is of one with keys"
+  owner_of traced-owner --require-key --core-files
+  same "$owner" "$other" "owner of what is of one with keys and --core-files"
+else
+  echo "  no other user can start the programs here: left out"
+fi
+
 claim "M2: without the handler of keys nobody is let in: one that does not answer stops the start, one that dies later is told"
 code=0
 GRADSYNC_FAILPOINTS=gate.answer=error timeout 90 "$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --require-key \

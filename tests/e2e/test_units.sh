@@ -28,7 +28,7 @@ for unit in "$units"/*.service; do
   threshold=20
   [ "$(basename "$unit")" != gradsync-worker.service ] || threshold=22
   systemd-analyze security --offline=true --threshold=$threshold --no-pager "$unit" >"$run/out" 2>&1 || fail "$(basename "$unit"): $(tail -n 1 "$run/out")"
-  for setting in Restart=on-failure User=gradsync LimitNOFILE= TimeoutStopSec= RestartPreventExitStatus= StateDirectory=gradsync; do
+  for setting in Restart=on-failure User=gradsync LimitNOFILE= LimitCORE=0 TimeoutStopSec= RestartPreventExitStatus= StateDirectory=gradsync; do
     grep -q "^$setting" "$unit" || fail "$(basename "$unit") says nothing of $setting"
   done
 done
