@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/access/audit.h"
 #include "api/door.h"
 #include "api/http/listener.h"
 #include "api/http/tls.h"
@@ -20,7 +19,7 @@ struct gs_api {
     gs_stream_slots *readers_slots;  // of their own: readers take nobody else's
     gs_door *door, *readers;         // the second one may be NULL
     gs_tls *tls;
-    gs_audit *audit;
+    gs_audit *audit;  // borrowed
 };
 
 static gs_status open_services(gs_api *api, const gs_api_options *options) {
@@ -73,10 +72,6 @@ static gs_status open_tokens(gs_api *api, const gs_api_options *options, bool on
     return gs_token_store_open(&api->services.tokens, &tokens);
 }
 
-static gs_status open_audit(gs_api *api, const gs_api_options *options) {
-    return options->audit_path ? gs_audit_open(&api->audit, &(gs_audit_options){.path = options->audit_path}) : gs_ok();
-}
-
 // Where nobody is asked, whoever is there; and nothing can be changed.
 static gs_status open_readers(gs_api *api, const gs_api_options *options) {
     bool on_loopback = false;
@@ -105,7 +100,7 @@ static gs_status start_server(gs_api *api, const gs_api_options *options) {
         return gs_error(GS_INVALID_ARGUMENT, "--tls-cert: nothing is encrypted at a Unix socket");
     GS_TRY(open_tls(api, options));
     GS_TRY(open_tokens(api, options, on_loopback));
-    GS_TRY(open_audit(api, options));
+    api->audit = options->audit;
     api->services.is_behind_proxy = options->insecure_no_tls && !on_loopback && !api->tls;
     gs_door_options door = {.kind = asks_by_file ? GS_DOOR_OF_FILE : GS_DOOR_OF_TOKENS, .services = &api->services, .audit = api->audit,
                             .address = address, .allow_host = options->allow_host, .on_loopback = on_loopback, .tls = api->tls,
@@ -164,7 +159,6 @@ void gs_api_stop(gs_api *api) {
     gs_stream_slots_destroy(api->services.slots);
     gs_stream_slots_destroy(api->readers_slots);
     gs_tls_close(api->tls);
-    gs_audit_close(api->audit);
     gs_sessions_destroy(api->services.sessions);
     gs_rates_destroy(api->services.changes);
     gs_budget_destroy(api->services.bodies);

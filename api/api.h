@@ -11,6 +11,7 @@
 
 #include "core/status.h"
 #include "rpc/client/rpc_client.h"
+#include "rpc/keys/audit.h"
 
 typedef struct gs_api gs_api;
 
@@ -23,7 +24,7 @@ typedef struct gs_api_options {
     // The file of tokens (api/access/token_store.h), borrowed for the call; NULL: there are none. Another address
     // than a loopback one asks everybody for a token; that asks as soon as one was made, or when it is required.
     const char *tokens_path;
-    const char *audit_path;  // the file of who changed what (api/access/audit.h), borrowed for the call; NULL: there is none
+    gs_audit *audit;  // of who changed what (rpc/keys/audit.h), borrowed until gs_api_stop has returned; NULL: there is none
     bool require_token;
     bool insecure_no_auth;  // nobody is asked, wherever it is served, unless a token is required; nothing is encrypted
     // A second address, where everybody may read what a viewer may, and nothing else is there; NULL: none.

@@ -260,9 +260,12 @@ static void audit_request(gs_door *door, const gs_http_request *request, const g
                           const gs_caller *caller, const gs_route *route, bool was_asked) {
     if (!is_audited(request, route)) return;
     const char *role = gs_token_role_name(caller->role);
+    char path[256];
+    snprintf(path, sizeof path, "%s", request->path);
+    gs_secret_mask(path);
     gs_audit_line line = {.kind = !response ? GS_AUDIT_ASKED : role ? GS_AUDIT_ANSWERED : GS_AUDIT_REFUSED,
                           .request_id = request->id, .method = request->method, .route = route ? route->path : "unmatched",
-                          .path = request->path, .token = caller->id, .name = caller->name, .role = role ? role : "",
+                          .path = path, .token = caller->id, .name = caller->name, .role = role ? role : "",
                           .from = request->from, .status = response ? response->status : 0,
                           .made = response ? gs_http_response_header(response, "Location") : NULL,
                           // Who may change nothing, or was told so, pushes out no line of who did.

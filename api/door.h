@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/access/audit.h"
 #include "api/http/hosts.h"
 #include "api/http/http_server.h"
 #include "api/routes/route_call.h"
+#include "rpc/keys/audit.h"
 
 typedef struct gs_door gs_door;
 

@@ -111,7 +111,9 @@ static int exit_code_of(gs_status status) {
 static gs_status run_api(const api_settings *settings, const sigset_t *signals) {
     gs_rpc_context *context = NULL;
     gs_api *api = NULL;
+    gs_audit *audit = NULL;
     gs_status status = gs_rpc_context_create(&context);
+    if (!status.code && *settings->audit) status = gs_audit_open(&audit, &(gs_audit_options){.path = settings->audit});
     gs_api_options options = {.http_address = settings->http,
                               .context = context,
                               .http_readonly = *settings->http_readonly ? settings->http_readonly : NULL,
@@ -120,7 +122,7 @@ static gs_status run_api(const api_settings *settings, const sigset_t *signals) 
                               .checkpoints_dir = settings->checkpoints,
                               .allow_host = settings->allow_host,
                               .tokens_path = *settings->tokens ? settings->tokens : NULL,
-                              .audit_path = *settings->audit ? settings->audit : NULL,
+                              .audit = audit,
                               .require_token = settings->require_token,
                               .tls_cert = *settings->tls_cert ? settings->tls_cert : NULL,
                               .tls_key = *settings->tls_key ? settings->tls_key : NULL,
@@ -135,6 +137,7 @@ static gs_status run_api(const api_settings *settings, const sigset_t *signals) 
         gs_log_info("stopping", "signal=%d", received);
     }
     gs_api_stop(api);
+    gs_audit_close(audit);
     if (context) gs_rpc_context_destroy(context);
     return status;
 }

@@ -24,6 +24,7 @@
 #include "core/log_thread.h"
 #include "core/thread.h"
 #include "rpc/json/config_file.h"
+#include "rpc/keys/audit.h"
 #include "rpc/keys/key_store.h"
 #include "rpc/server/key_gate.h"
 
@@ -151,6 +152,7 @@ typedef struct program_state {
     gs_key_gate *gate;   // NULL: nobody is asked for a key
     bool control_asks;
     gs_trace *trace;
+    gs_audit *audit;     // of the API here, and of the control port
     gs_coordinator *coordinator;
     gs_api *api;
     gs_log_thread *log;
@@ -199,8 +201,15 @@ static gs_status open_gate(program_state *state, const coordinator_settings *set
     gs_curve_key_format(shown, &server.pair.shown);
     if (made) gs_log_info("a key of this coordinator was made", "path=%s/control.key public=%s", state->data_dir, shown);
     gs_status status = gs_key_gate_open(&state->gate, state->context, &server.pair, keys);
+    if (!status.code) gs_key_gate_audit(state->gate, state->audit);
     gs_key_file_wipe(&server);
     return status;
+}
+
+static gs_status open_audit(program_state *state) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/audit.jsonl", state->data_dir);
+    return gs_audit_open(&state->audit, &(gs_audit_options){.path = path});
 }
 
 static gs_status make_absolute(char *out, size_t out_bytes, const char *field, const char *path) {
@@ -269,6 +278,8 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_CANTCREAT, status);
     status = gs_rpc_context_create(&state->context);
     if (status.code) return fail(EX_OSERR, status);
+    status = open_audit(state);
+    if (status.code) return fail(EX_CONFIG, status);
     status = open_gate(state, settings);
     if (status.code) return fail(status.code == GS_DATA_LOSS ? EX_DATAERR : EX_CONFIG, status);
     gs_timing timing = gs_timing_default;
@@ -288,19 +299,19 @@ static int open_program(program_state *state, const coordinator_settings *settin
                                       .guarded_endpoint = settings->keyed_control[0] ? settings->keyed_control : NULL,
                                       .gate = state->gate,
                                       .context = state->context,
-                                      .trace = state->trace};
+                                      .trace = state->trace,
+                                      .audit = state->audit};
     status = gs_coordinator_create(&state->coordinator, &options);
     if (status.code) {
         return fail(status.code == GS_DATA_LOSS ? EX_DATAERR
                     : status.code == GS_FAILED_PRECONDITION ? EX_UNAVAILABLE : EX_OSERR, status);
     }
-    char tokens[1200], audit[1200];
+    char tokens[1200];
     snprintf(tokens, sizeof tokens, "%s/tokens.json", state->data_dir);
-    snprintf(audit, sizeof audit, "%s/audit.jsonl", state->data_dir);
     gs_api_options api = {.http_address = settings->http,
                           .http_readonly = settings->http_readonly[0] ? settings->http_readonly : NULL,
                           .tokens_path = tokens,
-                          .audit_path = audit,
+                          .audit = state->audit,
                           .require_token = settings->require_token,
                           .tls_cert = settings->tls_cert[0] ? settings->tls_cert : NULL,
                           .tls_key = settings->tls_key[0] ? settings->tls_key : NULL,
@@ -370,6 +381,7 @@ static void close_program(program_state *state) {
     gs_api_stop(state->api);
     gs_coordinator_destroy(state->coordinator);
     gs_key_gate_close(state->gate);
+    gs_audit_close(state->audit);
     if (state->context) gs_rpc_context_destroy(state->context);
     gs_trace_close(state->trace);
     if (state->lock_fd >= 0) close(state->lock_fd);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "api/cli/command.h"
+#include "api/cli/key_audit.h"
 #include "api/cli/secret_file.h"
 #include "core/clock.h"
 #include "core/directory.h"
@@ -44,18 +45,25 @@ static gs_status find_data_dir(char path[1000], const gs_cli_options *options) {
     return gs_status_prefix(gs_directory_make_path(path, 0700), "--data-dir");
 }
 
-static gs_status open_server(gs_key_file *server, char keys[GS_KEY_PATH_BYTES], const gs_cli_options *options) {
+// A line of the audit begins: it ends with gs_cli_key_audit_end where this returned none of an error.
+static gs_status open_server(gs_key_file *server, char keys[GS_KEY_PATH_BYTES], gs_cli_key_audit *audit, bool *made, const gs_cli_options *options) {
     char data_dir[1000];
     GS_TRY(find_data_dir(data_dir, options));
     gs_key_store_path(keys, data_dir);
-    return gs_key_store_server(server, data_dir, NULL);
+    gs_cli_key_audit_begin(audit, data_dir, audit->what, audit->target);
+    gs_status status = gs_key_store_server(server, data_dir, made);
+    if (status.code) gs_cli_key_audit_end(audit, status, NULL);
+    return status;
 }
 
 int gs_cli_keygen(gs_cli *cli) {
     gs_key_file server;
     char keys[GS_KEY_PATH_BYTES], text[GS_CURVE_KEY_TEXT_BYTES];
-    gs_status status = open_server(&server, keys, &cli->options);
+    gs_cli_key_audit audit = {.what = "keygen", .target = ""};
+    bool made = false;
+    gs_status status = open_server(&server, keys, &audit, &made, &cli->options);
     if (status.code) return fail(status);
+    gs_cli_key_audit_end(&audit, status, made ? "control.key" : NULL);
     gs_curve_key_format(text, &server.pair.shown);
     gs_key_file_wipe(&server);
     puts(text);
@@ -93,8 +101,11 @@ static int new_key(const gs_cli_options *options) {
     snprintf(made.name, sizeof made.name, "%s", options->args[1]);
     made.is_pool = options->pool;
     if (seconds > 0) made.expires_ms = gs_wall_ms() + (int64_t)(seconds * 1000);
-    gs_status status = open_server(&server, keys, options);
-    if (!status.code) status = gs_key_store_make(keys, &made, &file);
+    gs_cli_key_audit audit = {.what = "key new", .target = made.name};
+    gs_status status = open_server(&server, keys, &audit, NULL, options);
+    if (status.code) return fail(status);
+    status = gs_key_store_make(keys, &made, &file);
+    gs_cli_key_audit_end(&audit, status, status.code ? NULL : made.id);
     if (status.code) return fail(status);
     file.server = server.pair.shown;
     int exit_code = write_key(&file, options->file);
@@ -147,8 +158,11 @@ static int revoke_key(const gs_cli_options *options, const char *command) {
     revocation it = {.which = options->args[1]};
     gs_status status = find_data_dir(data_dir, options);
     if (!status.code) {
+        gs_cli_key_audit audit;
         gs_key_store_path(keys, data_dir);
+        gs_cli_key_audit_begin(&audit, data_dir, strcmp(command, "key") == 0 ? "key revoke" : "worker revoke", it.which);
         status = gs_key_store_change(keys, revoke_named, &it);
+        gs_cli_key_audit_end(&audit, status, NULL);
     }
     if (status.code) return fail(status);
     printf("revoked: %s\n", it.which);
@@ -177,10 +191,14 @@ static int new_worker_token(const gs_cli_options *options) {
     if (options->num_args > 1) snprintf(made.name, sizeof made.name, "%s", options->args[1]);
     made.expires_ms = gs_wall_ms() + (int64_t)(seconds * 1000);
     gs_cli_secret_file out;
-    gs_status status = open_server(&server, keys, options);
-    if (!status.code) status = gs_cli_secret_file_begin(&out, options->file);
+    gs_status status = gs_cli_secret_file_begin(&out, options->file);
     if (status.code) return fail(status);
-    status = gs_key_store_make(keys, &made, &file);
+    gs_cli_key_audit audit = {.what = "worker token", .target = made.name};
+    status = open_server(&server, keys, &audit, NULL, options);
+    if (!status.code) {
+        status = gs_key_store_make(keys, &made, &file);
+        gs_cli_key_audit_end(&audit, status, status.code ? NULL : made.id);
+    }
     if (status.code) {
         gs_cli_secret_file_abandon(&out);
         return fail(status);

@@ -175,6 +175,7 @@ static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_o
         .ctx = &coordinator->service,
         .call_gone = call_gone,
         .tap = options->trace ? &coordinator->tap : NULL,
+        .audit = options->audit,
     };
     memcpy(server.handlers, gs_coordinator_methods, sizeof server.handlers);
     memcpy(server.record_handlers, gs_coordinator_record_methods, sizeof server.record_handlers);

@@ -7,6 +7,7 @@
 #include "coordinator/model/state.h"
 #include "coordinator/rules/timing.h"
 #include "core/status.h"
+#include "rpc/keys/audit.h"
 #include "rpc/server/key_gate.h"
 #include "rpc/wire/rpc_context.h"
 
@@ -26,6 +27,7 @@ typedef struct gs_coordinator_options {
     const gs_timing *timing;       // NULL: the default
     gs_retention retention;        // {0}: all is kept
     gs_trace *trace;               // borrowed until destroy; NULL: none
+    gs_audit *audit;               // of the control port; borrowed until destroy; NULL: none
 } gs_coordinator_options;
 
 #define GS_INPROC_ENDPOINT "inproc://gradsync-control"

@@ -17,6 +17,7 @@
 #include "core/random.h"
 #include "core/thread.h"
 #include "core/u64_map.h"
+#include "rpc/server/refusals.h"
 
 #define HANDLER_ENDPOINT "inproc://zeromq.zap.01"
 #define PROBE_ID "probe"
@@ -40,6 +41,8 @@ struct gs_key_gate {
     // Of the thread.
     void *socket;
     int64_t warned_ns, looked_ns;
+    gs_refusals refusals;
+    _Atomic(gs_audit *) audit;  // for these
     gs_file_mark told;  // of the file of which the log says that it cannot be read, and why
     gs_code told_code;
 
@@ -191,8 +194,19 @@ static void send_answer(void *socket, const zap_request *request, bool admits, c
     }
 }
 
+static void note_refused(gs_key_gate *gate, const zap_request *request, const char *id, const char *why) {
+    gs_refusal facts = {.role = "", .what = "connect", .result = why};
+    char text[GS_CURVE_KEY_TEXT_BYTES] = "";
+    gate->refusals.audit = atomic_load(&gate->audit);
+    if (request->is_whole) gs_curve_key_format(text, &request->shown);
+    snprintf(facts.who, sizeof facts.who, "%.16s", *id ? id : text);
+    snprintf(facts.from, sizeof facts.from, "%s", request->address);
+    gs_refusals_note(&gate->refusals, &facts, gs_now_ns());
+}
+
 static void warn_refused(gs_key_gate *gate, const zap_request *request, const char *id, const char *why) {
     int64_t now_ns = gs_now_ns();
+    note_refused(gate, request, id, why);
     if (gate->warned_ns && now_ns - gate->warned_ns < WARN_NS) return;
     gate->warned_ns = now_ns;
     char text[GS_CURVE_KEY_TEXT_BYTES];
@@ -310,6 +324,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
         atomic_store(&gate->turned_ns, now_ns);
         if (now_ns >= look_ns || is_wanted(gate)) {
             look_again(gate);
+            gs_refusals_tell(&gate->refusals, now_ns);
             look_ns = gs_now_ns() + LOOK_MS * GS_NS_PER_MS;
         }
         zmq_pollitem_t items[] = {{.socket = gate->socket, .events = ZMQ_POLLIN}, {.fd = gate->wake_fd, .events = ZMQ_POLLIN}};
@@ -319,10 +334,13 @@ static void run(void *ctx, const atomic_bool *stopping) {
         if (items[0].revents && !status.code) status = answer_one(gate);
     }
     if (status.code) gs_log_error("nobody is let in any more: the handler of keys has ended", "reason=\"%s\"", status.message);
+    gs_refusals_tell(&gate->refusals, INT64_MAX);
     atomic_store(&gate->is_over, true);
     if (gate->socket) zmq_close(gate->socket);
     gate->socket = NULL;
 }
+
+void gs_key_gate_audit(gs_key_gate *gate, gs_audit *audit) { atomic_store(&gate->audit, audit); }
 
 gs_status gs_key_gate_guard(const gs_key_gate *gate, gs_zmq_socket *socket) {
     return gs_zmq_ask_for_keys(socket, &gate->server);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
+#include "rpc/keys/audit.h"
 #include "rpc/keys/key_store.h"
 #include "rpc/keys/life_proof.h"
 #include "rpc/server/rank_keys.h"
@@ -23,6 +24,8 @@ GS_NODISCARD gs_status gs_key_gate_open(gs_key_gate **out, gs_rpc_context *conte
                                         const char *keys_path);
 void gs_key_gate_close(gs_key_gate *gate);  // NULL is fine
 
+// Connections that are refused have lines there from now on; borrowed until close. Before the port is opened.
+void gs_key_gate_audit(gs_key_gate *gate, gs_audit *audit);
 // Before bind.
 GS_NODISCARD gs_status gs_key_gate_guard(const gs_key_gate *gate, gs_zmq_socket *socket);
 // Who has this user id, as the handler gave it to a connection; false: nobody, or not any more. Any thread.

@@ -19,6 +19,7 @@ static void end_stream(gs_rpc_call_entry *call, gs_code code, char *answer, size
 void gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body) {
     gs_code code = status.code;
     size_t bytes;
+    if (call->table->audit_end) call->table->audit_end(call->table->audit, call, code, body);
     char *answer = gs_rpc_answer_encode(&bytes, &code, status.message, body);
     const gs_rpc_tap *tap = call->table->tap;
     if (tap && call->number) tap->answer(tap->ctx, call->number, code, answer, bytes);

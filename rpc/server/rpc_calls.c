@@ -161,6 +161,7 @@ void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     }
     free(call->request);
     free(call->answer);
+    free(call->audited);
     free(call);
 }
 
@@ -171,6 +172,7 @@ bool gs_rpc_calls_was_closed(const gs_rpc_call_entry *call) {
 
 void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     if (call->state == GS_RPC_CALL_OPEN) {
+        if (calls->audit_end) calls->audit_end(calls->audit, call, GS_CANCELLED, NULL);
         if (calls->tap && call->number)
             calls->tap->gone(calls->tap->ctx, call->number, gs_rpc_calls_was_closed(call));
         if (calls->gone) calls->gone(calls->ctx, call);

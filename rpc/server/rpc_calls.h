@@ -3,6 +3,7 @@
 #ifndef RPC_SERVER_RPC_CALLS_H
 #define RPC_SERVER_RPC_CALLS_H
 
+#include "rpc/keys/audit.h"
 #include "rpc/server/rpc_peers.h"
 #include "rpc/server/rpc_tap.h"
 
@@ -36,6 +37,7 @@ typedef struct gs_rpc_call_entry {
     gs_code code;  // when answered or ending
     char *answer;
     size_t answer_bytes;
+    struct gs_audited_call *audited;  // owned; what its lines of the audit say; NULL: it has none, or the last is written
 } gs_rpc_call_entry;
 
 typedef struct gs_rpc_calls {
@@ -49,6 +51,9 @@ typedef struct gs_rpc_calls {
     gs_rpc_call_list timed;         // open calls
     gs_rpc_call_entry *next_timed;  // where a walk over them goes on; moves when that one leaves
     const gs_rpc_tap *tap;  // borrowed; may be NULL
+    gs_audit *audit;        // likewise
+    // Writes the last line of a call there; NULL where there is no audit.
+    void (*audit_end)(gs_audit *audit, gs_rpc_call_entry *call, gs_code code, const gs_json *body);
     size_t num_queued, queued_bytes, num_open;
     uint64_t num_handled;
     size_t answered_bytes;

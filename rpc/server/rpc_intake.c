@@ -1,8 +1,10 @@
 #include "rpc/server/rpc_intake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/log.h"
+#include "rpc/server/call_audit.h"
 #include "rpc/wire/rpc_error.h"
 
 // What one turn may do before the caller's timers get theirs: nobody waits longer for the others than that.
@@ -85,6 +87,7 @@ static void run_handler(gs_rpc_intake *intake, gs_rpc_call_entry *call, const vo
     gs_rpc_peer peer = call->peer;
     call->number = ++intake->calls->num_handled;
     tell_tap(intake, call->number, call->method, &peer, body, bytes);
+    gs_call_audit_begin(intake->calls->audit, call, request);
     intake->handlers[call->method](intake->ctx, call, &peer, request);
     gs_json_release(request);
 }
@@ -212,12 +215,22 @@ static const char *name_role(gs_role role) {
     return name ? name : "rank";
 }
 
+static void note_refusal(gs_rpc_intake *intake, const gs_rpc_caller *caller, const gs_method_info *info, int fd) {
+    gs_refusal facts = {.role = name_role(caller->role), .what = info->name, .result = gs_code_name(GS_PERMISSION_DENIED)};
+    if (!intake->refusals.audit) return;
+    snprintf(facts.who, sizeof facts.who, "%s", caller->id);
+    snprintf(facts.name, sizeof facts.name, "%s", caller->name);
+    gs_call_audit_address(facts.from, fd);
+    gs_refusals_note(&intake->refusals, &facts, intake->now_ns);
+}
+
 // Before a body is parsed, of calls that are new and of those that come again.
 static bool is_allowed(gs_rpc_intake *intake, gs_rpc_connection *connection, const gs_frame *frame) {
     const gs_method_info *info = gs_method_info_of(frame->method);
     const gs_rpc_caller *caller = &connection->peer.caller;
     if (!info || gs_rpc_caller_may(caller, info->role)) return true;
     intake->num_refused++;
+    note_refusal(intake, caller, info, connection->route.fd);
     if (!connection->warned_ns || intake->now_ns - connection->warned_ns >= 60 * GS_NS_PER_SEC) {
         connection->warned_ns = intake->now_ns;
         gs_log_warn("call refused", "method=%s id=%s name=%s role=%s refused=%llu", info->name, caller->id, caller->name,

@@ -3,6 +3,7 @@
 #ifndef RPC_SERVER_RPC_INTAKE_H
 #define RPC_SERVER_RPC_INTAKE_H
 
+#include "rpc/server/refusals.h"
 #include "rpc/server/rpc_call.h"
 #include "rpc/server/rpc_calls.h"
 
@@ -17,6 +18,7 @@ typedef struct gs_rpc_intake {
     uint64_t received[GS_NUM_METHODS];
     uint64_t num_remote;  // messages of peers in other processes
     uint64_t num_malformed, num_stale, num_flood, num_repeated, num_full, num_refused;
+    gs_refusals refusals;
 } gs_rpc_intake;
 
 // Takes what the sockets have, control messages at once, API requests into the queue; bounded. True

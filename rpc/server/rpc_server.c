@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/server/call_audit.h"
 #include "rpc/server/rpc_intake.h"
 
 #define END_RETRY_MS 20
@@ -102,8 +103,11 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
     if (options->pings_a_second) server->peers.pings_a_second = options->pings_a_second;
     gs_rpc_calls_init(&server->calls, &server->peers, options->call_gone, options->ctx);
     server->calls.tap = options->tap;
+    server->calls.audit = options->audit;
+    server->calls.audit_end = options->audit ? gs_call_audit_end : NULL;
     server->intake =
         (gs_rpc_intake){.peers = &server->peers, .calls = &server->calls, .ctx = options->ctx};
+    server->intake.refusals.audit = options->audit;
     memcpy(server->intake.handlers, options->handlers, sizeof options->handlers);
     memcpy(server->intake.record_handlers, options->record_handlers, sizeof options->record_handlers);
     gs_status status = open_sockets(server, context, options);
@@ -125,6 +129,7 @@ static void drop_calls(gs_rpc_server *server, gs_rpc_call_list *list) {
 
 void gs_rpc_server_close(gs_rpc_server *server) {
     if (!server) return;
+    gs_refusals_tell(&server->intake.refusals, INT64_MAX);
     gs_rpc_connection *connection;
     gs_rpc_session *session;
     while ((connection = TAILQ_FIRST(&server->peers.connections))) {
@@ -208,6 +213,7 @@ static void keep_house(gs_rpc_server *server) {
     if (server->now_ns - server->housekept_ns < HOUSEKEEPING_NS) return;
     server->housekept_ns = server->now_ns;
     gs_rpc_peers_judge(&server->peers);
+    gs_refusals_tell(&server->intake.refusals, server->now_ns);
     gs_port_watch_look(&server->peers.watch, server->peers.live_fds.count, server->peers.by_fd.count, server->now_ns);
     // Who waits to be read is not silent.
     if (!server->input_left) gs_rpc_peers_mark_silent(&server->peers, server->now_ns);

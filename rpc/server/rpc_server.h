@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "rpc/keys/audit.h"
 #include "rpc/schema/messages.h"
 #include "rpc/server/key_gate.h"
 #include "rpc/server/rpc_call.h"
@@ -36,6 +37,7 @@ typedef struct gs_rpc_server_options {
     void (*call_gone)(void *ctx, gs_rpc_call_handle *call);
     int pings_a_second;     // of all clients together; 0: GS_PINGS_A_SECOND
     const gs_rpc_tap *tap;  // borrowed until close; may be NULL
+    gs_audit *audit;        // of calls that change something, and of refused ones; borrowed until close; may be NULL
 } gs_rpc_server_options;
 
 // FAILED_PRECONDITION when an address is in use.

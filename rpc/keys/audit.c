@@ -1,4 +1,4 @@
-#include "api/access/audit.h"
+#include "rpc/keys/audit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,16 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/access/secret.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/thread.h"
 #include "rpc/json/json.h"
 
-enum { SYNC_MS = 1000, MOST_PATH = 200, TAIL_BYTES = 64 << 10 };
+enum { SYNC_MS = 1000, MOST_PATH = 200, TAIL_BYTES = 64 << 10, MOST_POSTED = 10000 };
 
 // One file and those it was renamed to. Everything belongs to the audit's lock.
 typedef struct ring {
@@ -28,14 +28,23 @@ typedef struct ring {
     bool is_dirty;
 } ring;
 
+typedef struct posted {
+    STAILQ_ENTRY(posted) next;
+    bool is_other;  // it goes to the second file
+    char *text;
+} posted;
+
 struct gs_audit {
     ring calls, refused;
     uint64_t most_bytes;
     unsigned most_files;
     atomic_uint_fast64_t lost;
     gs_thread *syncer;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;  // of the files; held while they are written
+    pthread_mutex_t posting;  // of what follows; never held over the disk
     pthread_cond_t changed;
+    STAILQ_HEAD(, posted) posted;
+    size_t num_posted;
 };
 
 static const char *const kind_words[] = {"asked", "answered", "refused"};
@@ -62,7 +71,7 @@ static gs_status open_file(ring *it) {
     if (it->fd < 0) return gs_error_from_errno(errno, "audit: %s", it->path);
     gs_status status = gs_ok();
     if (fstat(it->fd, &facts) != 0) status = gs_error_from_errno(errno, "audit: %s", it->path);
-    else if (!S_ISREG(facts.st_mode) || (facts.st_uid != geteuid() && facts.st_uid != 0) || (facts.st_mode & (S_IWGRP | S_IWOTH)))
+    else if (!S_ISREG(facts.st_mode) || (facts.st_uid != geteuid() && facts.st_uid != 0 && geteuid() != 0) || (facts.st_mode & (S_IWGRP | S_IWOTH)))
         status = gs_error(GS_FAILED_PRECONDITION, "audit: %s is no regular file that only this user may write", it->path);
     if (status.code) {
         close(it->fd);
@@ -113,21 +122,23 @@ static void begin_next_file(gs_audit *audit, ring *it) {
 static gs_json *new_line(const gs_audit_line *line) {
     char path[MOST_PATH + 1];
     snprintf(path, sizeof path, "%s", line->path);
-    gs_secret_mask(path);
     gs_json *json = gs_json_new_object();
     gs_json_set_time(json, "at", gs_wall_ms());
     gs_json_set_string(json, "event", kind_words[line->kind]);
-    gs_json_set_string(json, "id", line->request_id);
+    if (*line->request_id) gs_json_set_string(json, "id", line->request_id);
     gs_json_set_string(json, "method", line->method);
     gs_json_set_string(json, "route", line->route);
-    gs_json_set_string(json, "path", path);
+    if (*path) gs_json_set_string(json, "path", path);
     if (*line->token) gs_json_set_string(json, "token", line->token);
     if (*line->name) gs_json_set_string(json, "name", line->name);
     if (*line->role) gs_json_set_string(json, "role", line->role);
+    if (line->by && *line->by) gs_json_set_string(json, "by", line->by);
     gs_json_set_string(json, "from", line->from);
+    if (line->count) gs_json_set_int(json, "count", (int64_t)line->count);
+    if (line->result) gs_json_set_string(json, "result", line->result);
     if (line->status) gs_json_set_int(json, "status", line->status);
     if (line->made) gs_json_set_string(json, "made", line->made);
-    if (line->status) gs_json_set_double(json, "seconds", line->seconds);
+    if (line->status || (line->result && line->kind == GS_AUDIT_ANSWERED)) gs_json_set_double(json, "seconds", line->seconds);
     return json;
 }
 
@@ -152,22 +163,73 @@ static bool append_line(gs_audit *audit, ring *it, const char *text) {
     return false;
 }
 
-void gs_audit_write(gs_audit *audit, const gs_audit_line *line) {
-    if (!audit) return;
+static char *text_of(const gs_audit_line *line) {
     char *text = NULL;
     gs_json *json = new_line(line);
     gs_status status = gs_json_encode(&text, NULL, json, false);
     gs_json_release(json);
+    return status.code ? NULL : text;
+}
+
+static bool is_for_other(const gs_audit_line *line) { return line->is_lesser || line->kind == GS_AUDIT_REFUSED; }
+
+static void lose_line(gs_audit *audit, const char *text) {
+    char quoted[1024];
+    atomic_fetch_add(&audit->lost, 1);
+    gs_log_error("audit line cannot be written", "line=%s", gs_log_quote(quoted, sizeof quoted, text ? text : "?"));
+}
+
+// Takes the text.
+static void write_text(gs_audit *audit, bool is_other, char *text) {
     pthread_mutex_lock(&audit->lock);
-    bool is_other = line->is_lesser || line->kind == GS_AUDIT_REFUSED;
-    bool is_there = !status.code && append_line(audit, is_other ? &audit->refused : &audit->calls, text);
+    bool is_there = text && append_line(audit, is_other ? &audit->refused : &audit->calls, text);
     pthread_mutex_unlock(&audit->lock);
-    if (!is_there) {
-        char quoted[1024];
-        atomic_fetch_add(&audit->lost, 1);
-        gs_log_error("audit line cannot be written", "line=%s", gs_log_quote(quoted, sizeof quoted, text ? text : "?"));
-    }
+    if (!is_there) lose_line(audit, text);
     free(text);
+}
+
+void gs_audit_write(gs_audit *audit, const gs_audit_line *line) {
+    if (audit) write_text(audit, is_for_other(line), text_of(line));
+}
+
+void gs_audit_post(gs_audit *audit, const gs_audit_line *line) {
+    if (!audit) return;
+    posted *it = calloc(1, sizeof *it);
+    char *text = text_of(line);
+    bool has_room = false;
+    if (it && text) {
+        *it = (posted){.is_other = is_for_other(line), .text = text};
+        pthread_mutex_lock(&audit->posting);
+        has_room = audit->num_posted < MOST_POSTED;
+        if (has_room) {
+            STAILQ_INSERT_TAIL(&audit->posted, it, next);
+            audit->num_posted++;
+            pthread_cond_signal(&audit->changed);
+        }
+        pthread_mutex_unlock(&audit->posting);
+    }
+    if (has_room) return;
+    lose_line(audit, text);
+    free(text);
+    free(it);
+}
+
+static posted *take_posted(gs_audit *audit) {
+    pthread_mutex_lock(&audit->posting);
+    posted *it = STAILQ_FIRST(&audit->posted);
+    if (it) {
+        STAILQ_REMOVE_HEAD(&audit->posted, next);
+        audit->num_posted--;
+    }
+    pthread_mutex_unlock(&audit->posting);
+    return it;
+}
+
+static void write_posted(gs_audit *audit) {
+    for (posted *it; (it = take_posted(audit));) {
+        write_text(audit, it->is_other, it->text);
+        free(it);
+    }
 }
 
 uint64_t gs_audit_lost(const gs_audit *audit) {
@@ -187,13 +249,18 @@ static void sync_ring(gs_audit *audit, ring *it) {
 
 static void sync_files(void *ctx, const atomic_bool *stopping) {
     gs_audit *audit = ctx;
+    gs_deadline sync = gs_deadline_in_ms(SYNC_MS);
     for (bool goes_on = true; goes_on;) {
         goes_on = !atomic_load(stopping);
-        sync_ring(audit, &audit->calls);
-        sync_ring(audit, &audit->refused);
-        pthread_mutex_lock(&audit->lock);
-        if (goes_on && !atomic_load(stopping)) gs_cond_wait(&audit->changed, &audit->lock, gs_deadline_in_ms(SYNC_MS));
-        pthread_mutex_unlock(&audit->lock);
+        write_posted(audit);
+        if (!goes_on || gs_deadline_passed(sync)) {
+            sync_ring(audit, &audit->calls);
+            sync_ring(audit, &audit->refused);
+            sync = gs_deadline_in_ms(SYNC_MS);
+        }
+        pthread_mutex_lock(&audit->posting);
+        if (goes_on && !atomic_load(stopping) && STAILQ_EMPTY(&audit->posted)) gs_cond_wait(&audit->changed, &audit->posting, sync);
+        pthread_mutex_unlock(&audit->posting);
     }
 }
 
@@ -202,6 +269,8 @@ gs_status gs_audit_open(gs_audit **out, const gs_audit_options *options) {
     gs_audit *audit = calloc(1, sizeof *audit);
     if (!audit) return gs_error(GS_RESOURCE_EXHAUSTED, "audit: out of memory");
     pthread_mutex_init(&audit->lock, NULL);
+    pthread_mutex_init(&audit->posting, NULL);
+    STAILQ_INIT(&audit->posted);
     gs_cond_init(&audit->changed);
     audit->calls.fd = audit->refused.fd = -1;
     audit->most_bytes = options->most_bytes ? options->most_bytes : 16 << 20;
@@ -222,15 +291,16 @@ gs_status gs_audit_open(gs_audit **out, const gs_audit_options *options) {
 void gs_audit_close(gs_audit *audit) {
     if (!audit) return;
     if (audit->syncer) {
-        pthread_mutex_lock(&audit->lock);
+        pthread_mutex_lock(&audit->posting);
         gs_thread_ask_to_stop(audit->syncer);
         pthread_cond_broadcast(&audit->changed);
-        pthread_mutex_unlock(&audit->lock);
+        pthread_mutex_unlock(&audit->posting);
         gs_thread_stop(audit->syncer);
     }
     if (audit->calls.fd >= 0) close(audit->calls.fd);
     if (audit->refused.fd >= 0) close(audit->refused.fd);
     pthread_cond_destroy(&audit->changed);
+    pthread_mutex_destroy(&audit->posting);
     pthread_mutex_destroy(&audit->lock);
     free(audit);
 }
