@@ -121,9 +121,14 @@ static void a_body_that_nobody_reads_is_not_kept(void **state) {
     char *body = malloc(BODY);
     memset(body, ' ', BODY - 1);
     body[BODY - 1] = '\0';
+    for (int i = 0; i < NUM_WIRES; i++) {  // what a connection costs anyway
+        gs_wire_open(&wires[i], fake_address(*state));
+        gs_wire_send(&wires[i], "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_true(gs_wire_wait(&wires[i], "ok\n"));
+        gs_strbuf_clear(&wires[i].received);
+    }
     long before_kib = resident_kib();
     for (int i = 0; i < NUM_WIRES; i++) {
-        gs_wire_open(&wires[i], fake_address(*state));
         gs_wire_send(&wires[i], "GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n");
         gs_wire_send(&wires[i], body);  // all of it but a byte
     }
