@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -136,6 +137,12 @@ static gs_status enrol(const char *path, const gs_own_key_options *options) {
     return status;
 }
 
+// To this worker: its real user may be that of its trainers, who see nothing there.
+static bool is_missing(const char *path) {
+    struct stat file;
+    return stat(path, &file) != 0 && errno == ENOENT;
+}
+
 gs_status gs_own_key_settle(gs_own_key *own, const gs_own_key_options *options) {
     *own = (gs_own_key){0};
     snprintf(own->name, sizeof own->name, "%s", options->host);
@@ -143,7 +150,7 @@ gs_status gs_own_key_settle(gs_own_key *own, const gs_own_key_options *options) 
     if (!options->path || !*options->path)
         return enrols ? gs_error(GS_INVALID_ARGUMENT, "--enrol: --key FILE says where the key is to be kept") : gs_ok();
     GS_TRY(make_absolute(own->path, options->path));
-    if (enrols && access(own->path, F_OK) != 0) GS_TRY(enrol(own->path, options));
+    if (enrols && is_missing(own->path)) GS_TRY(enrol(own->path, options));
     GS_TRY(gs_status_prefix(gs_key_file_read(&own->key, NULL, own->path), "key"));
     if (own->key.is_pool) snprintf(own->name, sizeof own->name, "%.30s-%.32s", own->key.name, options->host);
     else snprintf(own->name, sizeof own->name, "%s", own->key.name);

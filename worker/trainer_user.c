@@ -108,6 +108,19 @@ static gs_status take_real_user(gs_trainer_user *out) {
     return gs_ok();
 }
 
+// A worker that runs trainers as its own user has no use for the right to change it, which a service may have been given.
+static gs_status renounce(void) {
+    uint64_t capabilities;
+    if (geteuid() == 0) return gs_ok();
+    GS_TRY(read_capabilities(&capabilities));
+    if (!(capabilities >> CAP_SETUID & 1)) return gs_ok();
+    int threads = count_threads();
+    if (threads != 1)
+        return gs_error(GS_FAILED_PRECONDITION, "a library has begun %d threads, and each has the right to change its user: start the "
+                                                "worker with OPENBLAS_NUM_THREADS=1, or without CAP_SETUID", threads);
+    return give_up_capabilities();
+}
+
 static gs_status choose(gs_trainer_user *out, const char *run_as) {
     char name[NAME_BYTES];
     uint64_t capabilities;
@@ -122,7 +135,8 @@ static gs_status choose(gs_trainer_user *out, const char *run_as) {
         out->num_groups = 1;
     }
     out->is_another = out->user != geteuid() || out->groups[0] != getegid();
-    if (!out->is_another || geteuid() == 0) return gs_ok();
+    if (!out->is_another) return renounce();
+    if (geteuid() == 0) return gs_ok();
     GS_TRY(read_capabilities(&capabilities));
     if (!(capabilities >> CAP_SETUID & 1))
         return gs_error(GS_PERMISSION_DENIED, "the worker has to be root, or to have CAP_SETUID, to run trainers as another user");
@@ -133,7 +147,7 @@ static gs_status choose(gs_trainer_user *out, const char *run_as) {
 
 gs_status gs_trainer_user_choose(gs_trainer_user *out, const char *run_as) {
     *out = (gs_trainer_user){0};
-    return run_as && *run_as ? gs_status_prefix(choose(out, run_as), "--run-as %s", run_as) : gs_ok();
+    return run_as && *run_as ? gs_status_prefix(choose(out, run_as), "--run-as %s", run_as) : renounce();
 }
 
 // The kernel's own calls: the C library's would ask all threads, of which a child has one that runs.

@@ -385,9 +385,10 @@ static void drop_job(gs_engine *engine, gs_job *job, bool purges) {
 
 // What the request changed is written behind, as soon as the store can be written.
 static void write_again(gs_engine *engine, gs_job *job) {
-    if (job->dirty) return;
+    int64_t since_ns = engine->state.now_ns + GS_NS_PER_SEC;
+    if (job->dirty && job->dirty_since_ns <= since_ns) return;
     job->dirty = true;
-    job->dirty_since_ns = engine->state.now_ns + GS_NS_PER_SEC;
+    job->dirty_since_ns = since_ns;
 }
 
 static void answer_create(gs_engine *engine, gs_late_answer *answer, gs_job *job, gs_status status) {

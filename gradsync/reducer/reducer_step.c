@@ -110,6 +110,8 @@ gs_status gs_step_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase == GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "a tail needs an open step");
+    if (reducer->has_buckets)
+        return gs_reducer_misuse(reducer, "a tail comes before the buckets are finished");
     if (reducer->num_tails == GS_MAX_TAILS)
         return gs_reducer_misuse(reducer, "more tails than a step takes");
     if (reducer->options.windows.num_windows)

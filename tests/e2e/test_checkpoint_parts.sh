@@ -11,7 +11,7 @@ quick_restart='"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.
 exact_job() { # NAME PARTS EVERY DELAY_MS
   printf '{"name":"%s","exact":true,"logical_shards":6,"world":{"min":3,"max":3,"threads_per_rank":1},
     "model":{"kind":"mlp","mlp":{"dims":[32,64,10]}},"data":{"kind":"synthetic","micro_batch":2},"steps":{"target":60},
-    "checkpoint":{"parts":"%s","every_steps":%s,"keep_last":3},"debug":{"step_delay_ms":%s},%s}' "$1" "$2" "$3" "$4" "$quick_restart"
+    "checkpoint":{"parts":"%s","every_steps":%s,"every_seconds":0,"keep_last":3},"debug":{"step_delay_ms":%s},%s}' "$1" "$2" "$3" "$4" "$quick_restart"
 }
 last() { get "/v1/jobs/$job/checkpoints" | jq -r ".items[0] | select(.step == 60 and .verified) | $1"; }
 directories() { ls "$run/checkpoints/$job" | grep '^step-' || true; }

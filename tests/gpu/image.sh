@@ -37,9 +37,10 @@ podman build --format docker --network host --build-arg BASE="$base" --build-arg
   -f deploy/Containerfile.cuda --target worker -t "$name" . >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log"; exit 1; }
 inside() { podman run --rm --network none --entrypoint "$1" "$name" "${@:2}" 2>&1; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
-! inside ldd /usr/local/bin/gradsync-worker | grep 'not found' || fail "the worker lacks a library"
+libraries=$(inside ldd /usr/local/bin/gradsync-worker) || fail "ldd: $libraries"
+! grep 'not found' <<<"$libraries" || fail "the worker lacks a library"
 for library in libcublasLt.so.13 libnccl.so.2; do
-  inside ldconfig -p | grep -q "$library" || fail "no $library in the image"
+  grep -q "$library" <<<"$(inside ldconfig -p)" || fail "no $library in the image"
 done
 [ "$(inside id -u)" != 0 ] || fail "the worker is root"
 said=$(inside gradsync-worker devices) || fail "gradsync-worker devices: $said"

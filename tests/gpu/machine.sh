@@ -89,7 +89,7 @@ use_packages() {
 find_library() {
   local variable=$1 name=$2 folder file
   [ -z "${!variable:-}" ] || return 0
-  ! ldconfig -p 2>/dev/null | grep -q "$name " || return 0
+  ! grep -q "$name " <<<"$(ldconfig -p 2>/dev/null)" || return 0  # not through a pipe, which grep would leave early
   for file in "$toolkits"/cuda*/lib64/"$name" "$toolkits"/cuda*/targets/*/lib/"$name"; do
     [ ! -e "$file" ] || { export "$variable=$file"; return 0; }
   done

@@ -37,6 +37,15 @@ static gs_status open_nameless(int *fd, const gs_directory *directory) {
     return status;
 }
 
+// The kernel's own call: the C library's writes every block where a file system cannot claim room, while all ranks wait.
+static int claim_room(int fd, size_t bytes) {
+    while (bytes && fallocate(fd, 0, 0, (off_t)bytes) != 0) {
+        if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return 0;  // what is missing is told by a write
+        if (errno != EINTR) return errno;
+    }
+    return 0;
+}
+
 gs_status gs_spill_open(gs_spill **out, const gs_directory *directory, size_t bytes) {
     gs_spill *spill = calloc(1, sizeof *spill);
     if (!spill) return gs_error(GS_RESOURCE_EXHAUSTED, "spill: out of memory");
@@ -46,8 +55,8 @@ gs_status gs_spill_open(gs_spill **out, const gs_directory *directory, size_t by
         free(spill);
         return status;
     }
-    int error_number = bytes ? posix_fallocate(spill->fd, 0, (off_t)bytes) : 0;
-    if (error_number && error_number != EOPNOTSUPP && error_number != EINVAL) {
+    int error_number = claim_room(spill->fd, bytes);
+    if (error_number) {
         gs_spill_close(spill);
         return disk_error(error_number, directory, "allocate");
     }

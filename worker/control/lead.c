@@ -5,6 +5,7 @@
 #include "core/log.h"
 
 #define TURN_NS (20 * GS_NS_PER_MS)
+#define WAKING_SECONDS 5.0
 
 void gs_lead_begin(gs_lead *lead, const gs_launch_page *page, double limit_seconds) {
     lead->page = page;
@@ -21,13 +22,15 @@ int64_t gs_lead_lost_since(const gs_lead *lead) {
 }
 
 gs_status gs_lead_await(const gs_lead *lead, gs_mailbox *mailbox) {
-    int64_t lost_ns = gs_lead_lost_since(lead), begin_ns = gs_boot_ns();
+    int64_t lost_ns = gs_lead_lost_since(lead), begin_ns = gs_boot_ns(), awake_ns = gs_now_ns();
     if (!lost_ns) return gs_ok();
     gs_log_warn("this rank stands still: neither its agent nor a coordinator is there", "seconds=%.1f", gs_seconds_since_boot_ns(lost_ns));
     do {
         double limit = atomic_load(&lead->limit_seconds), seconds = gs_seconds_since_boot_ns(lost_ns);
         GS_TRY(gs_mailbox_check(mailbox));
-        if (limit > 0 && seconds >= limit + GS_STAND_MARGIN_SECONDS)
+        // Who has just woken gives the others of this host the time to do so.
+        bool is_awake = gs_seconds_since(awake_ns) >= WAKING_SECONDS;
+        if (limit > 0 && seconds >= limit + GS_STAND_MARGIN_SECONDS && is_awake)
             return gs_error(GS_UNAVAILABLE, "neither the agent nor a coordinator was there for %.0f s", seconds);
         gs_sleep_ns(TURN_NS);
         lost_ns = gs_lead_lost_since(lead);

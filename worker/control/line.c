@@ -51,6 +51,7 @@ struct gs_line {
     bool told_unknown;
     gs_rpc_stream *stream;
     int64_t turned_ns;  // the thread's last turn
+    int64_t stood_ns;   // when it noticed last that this process stood still; 0: never
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
 
     pthread_mutex_t lock;  // of what follows
@@ -267,7 +268,9 @@ static void watch_absence(gs_line *line, int64_t now_ns) {
     bool answers = atomic_load(&line->welcomed) || atomic_load(&line->unknown);
     if (answers && gs_rpc_client_connected(line->client)) atomic_store(&lead->answered_ns, now_ns);
     double limit = atomic_load(&lead->limit_seconds);
-    bool orphaned = limit > 0 && gs_seconds_since_boot_ns(atomic_load(&lead->answered_ns)) >= limit;
+    // Whoever slept with the coordinator, as a laptop does, has not been left by it: he asks first.
+    int64_t answered_ns = atomic_load(&lead->answered_ns), since_ns = answered_ns > line->stood_ns ? answered_ns : line->stood_ns;
+    bool orphaned = limit > 0 && gs_seconds_since_boot_ns(since_ns) >= limit;
     atomic_store(&line->control->mailbox.orphaned, orphaned);
 }
 
@@ -275,6 +278,7 @@ static void watch_absence(gs_line *line, int64_t now_ns) {
 // before the old stream is closed, so that nobody takes that for an end.
 static void ask_again(gs_line *line) {
     gs_rpc_stream *old = line->stream;
+    line->stood_ns = gs_boot_ns();
     if (!old && !atomic_load(&line->unknown)) return;
     gs_log_info("this process stood still: the coordinator is asked again", "seconds=%.1f", gs_seconds_since_boot_ns(line->turned_ns));
     atomic_store(&line->welcomed, false);

@@ -180,15 +180,16 @@ static gs_status calibrate(gs_link_watch *watch, gs_deadline deadline) {
     if (!memory) return gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
     gs_status status = time_sizes(watch, memory, deadline);
     free(memory);
+    watch->trial_bytes = watch->timed_bytes > LEAST_TRIAL_BYTES ? watch->timed_bytes : LEAST_TRIAL_BYTES;
+    while (watch->trial_bytes > LEAST_TRIAL_BYTES && expected(&watch->fit, 1, (double)watch->trial_bytes) > MOST_TRIAL_SECONDS)
+        watch->trial_bytes /= 2;
     return status;
 }
 
 // Other shares are another link: what collectives took before says nothing.
 static gs_status balance(gs_link_watch *watch, gs_deadline deadline) {
     bool changed = false;
-    size_t bytes = watch->timed_bytes;
-    while (bytes > LEAST_TRIAL_BYTES && expected(&watch->fit, 1, (double)bytes) > MOST_TRIAL_SECONDS) bytes /= 2;
-    GS_TRY(gs_link_balance_consider(&watch->balance, &changed, watch->comm, bytes, deadline));
+    GS_TRY(gs_link_balance_consider(&watch->balance, &changed, watch->comm, watch->trial_bytes, deadline));
     if (!changed) return gs_ok();
     watch->fit = (gs_link_fit){0};
     return calibrate(watch, deadline);

@@ -58,6 +58,7 @@ typedef struct gs_link_watch {
     gs_link_fit fit;
     gs_link_balance balance;
     size_t timed_bytes;  // of the largest sum of the calibration
+    size_t trial_bytes;  // that a trial of other shares sums: by what all heard in the calibration, alike on all
 } gs_link_watch;
 
 // Collective where the communicator crosses hosts: times some collectives, and shares out what each rank adds where that

@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "core/clock.h"
@@ -15,11 +16,17 @@
 #define MOST_DOUBLINGS 30
 #define LEAST_SHARE 20  // of the time between two saves is one of them
 
+// Of the writer's thread or, for what a save held up, of the one that trains.
+static void note_seconds(gs_saves *saves, double seconds) {
+    double longest = atomic_load(&saves->longest_seconds);
+    while (seconds > longest && !atomic_compare_exchange_weak(&saves->longest_seconds, &longest, seconds)) continue;
+}
+
 static void report_save(void *ctx, const gs_checkpoint_result *result) {
     gs_saves *saves = ctx;
     gs_control *control = saves->control;
     const gs_checkpoint_request *request = &result->request;
-    saves->last_seconds = result->seconds;
+    note_seconds(saves, result->seconds);
     if (result->status.code) {
         char text[300];
         gs_log_warn("checkpoint failed", "job=%s step=%lld part=%d/%d cause=%s error=%s",
@@ -48,14 +55,14 @@ static gs_checkpoint_options options_of(const gs_saves *saves, const gs_checkpoi
 }
 
 // Who saves what one rank saves for all.
-static bool is_saver(const gs_saves *saves, const gs_place *place) {
-    return place->rank == (saves->team ? saves->team->saver : 0);
+static bool is_saver(const gs_saves *saves, int rank) {
+    return rank == (saves->team ? saves->team->saver : 0);
 }
 
 void gs_saves_take_over(const gs_saves *saves, const gs_place *place) {
     const gs_checkpoint_request request = {.generation = place->generation};
     const gs_checkpoint_options options = options_of(saves, &request);
-    if (!is_saver(saves, place) || !saves->directory || !*saves->directory) return;
+    if (!is_saver(saves, place->rank) || !saves->directory || !*saves->directory) return;
     gs_status status = gs_checkpoint_take_over(&options);
     if (status.code)  // a save will meet the same, and tell of it
         gs_log_warn("checkpoint directory not taken over", "job=%s reason=\"%s\"", saves->job, status.message);
@@ -75,7 +82,7 @@ static bool find_share(gs_checkpoint_request *request, const gs_saves *saves, co
                                        .part = by_all ? place->rank : 0,
                                        .num_parts = by_all ? place->world_size : 1,
                                        .generation = place->generation};
-    return by_all || is_saver(saves, place);
+    return by_all || is_saver(saves, place->rank);
 }
 
 static gs_status open_writer(gs_saves *saves) {
@@ -132,15 +139,18 @@ bool gs_saves_are_due(const gs_saves *saves) {
     return every != 0 && step % every == 0 && step < saves->spec->steps.target;
 }
 
-bool gs_saves_are_late(const gs_saves *saves) {
+bool gs_saves_are_late(const gs_saves *saves, int rank) {
     double every_seconds = saves->spec->checkpoint.every_seconds;
-    if (saves->spec->checkpoint.every_steps != 0 || every_seconds <= 0 || !saves->counted_ns) return false;
-    return gs_seconds_since(saves->counted_ns) >= gs_saves_interval(every_seconds, saves->num_by_time, saves->last_seconds);
+    if (saves->spec->checkpoint.every_steps != 0 || every_seconds <= 0 || !saves->counted_ns || !is_saver(saves, rank)) return false;
+    double seconds = gs_saves_interval(every_seconds, saves->num_by_time, saves->longest_seconds);
+    // How long the one in flight takes is not known yet; one that outlasts the cadence itself is told of.
+    if (seconds < every_seconds && saves->writer && gs_checkpoint_writer_is_busy(saves->writer)) return false;
+    return gs_seconds_since(saves->counted_ns) >= seconds;
 }
 
-double gs_saves_interval(double every_seconds, int num_before, double last_seconds) {
+double gs_saves_interval(double every_seconds, int num_before, double longest_seconds) {
     double seconds = ldexp(FIRST_INTERVAL_SECONDS, num_before < MOST_DOUBLINGS ? num_before : MOST_DOUBLINGS);
-    if (seconds < LEAST_SHARE * last_seconds) seconds = LEAST_SHARE * last_seconds;
+    if (seconds < LEAST_SHARE * longest_seconds) seconds = LEAST_SHARE * longest_seconds;
     return seconds < every_seconds ? seconds : every_seconds;
 }
 
@@ -173,7 +183,7 @@ static void skip_together(gs_saves *saves, int saving_ranks, const gs_place *pla
     gs_status why = gs_error(GS_FAILED_PRECONDITION, "%d of %d ranks still write the last checkpoint",
                              saving_ranks, place->world_size);
     saves->num_skipped++;
-    if (!is_saver(saves, place)) return;
+    if (!is_saver(saves, place->rank)) return;
     log_skipped(saves, why);
     tell_failed(saves, &request, why, "deadline");
 }
@@ -198,6 +208,8 @@ double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *plac
         if (is_told) tell_failed(saves, &request, status, "deadline");
     }
     saves->told_late = status.code != GS_OK;
+    note_seconds(saves, gs_seconds_since(begin_ns));
+    saves->counted_ns = gs_now_ns();
     gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
     return gs_seconds_since(begin_ns);
 }

@@ -33,7 +33,7 @@ typedef struct gs_saves {
     int64_t counted_ns;   // since when the time to the next save by the clock is counted; 0: not yet
     bool is_due_by_time;  // agreed by all ranks
     int num_by_time;      // saves by the clock that this process has begun or left out
-    _Atomic double last_seconds;  // that the last save took here
+    _Atomic double longest_seconds;  // that a save has taken here so far
     // The last save of which a part was written here; of the writer's thread while one is in flight.
     char parted[GS_CHECKPOINT_NAME_LEN];
 } gs_saves;
@@ -50,9 +50,9 @@ void gs_saves_release(gs_saves *saves);
 bool gs_saves_are_due(const gs_saves *saves);
 // Seconds to the next save by the clock, behind `num_before` of them: the first ones come soon, so that ranks who die together over and
 // over do not begin at the same step for ever; none takes more than a twentieth of the time. Never more than `every_seconds`.
-double gs_saves_interval(double every_seconds, int num_before, double last_seconds);
-// A cadence of time, by this rank's clock; all save when one of them is late.
-bool gs_saves_are_late(const gs_saves *saves);
+double gs_saves_interval(double every_seconds, int num_before, double longest_seconds);
+// A cadence of time, by the clock of the rank that saves for all, or parts that are brought; all save when it is late.
+bool gs_saves_are_late(const gs_saves *saves, int rank);
 void gs_saves_note_due(gs_saves *saves);  // the ranks agree
 // By either cadence. Ranks that train apart are not brought together by a clock: what they come to would hang on it.
 bool gs_saves_come_next(const gs_saves *saves);

@@ -94,7 +94,7 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
                            .wants_drain = votes->drain,
                            .wants_checkpoint = votes->checkpoint,
                            .is_orphaned = votes->orphaned,
-                           .wants_save = gs_saves_are_late(votes->saves),
+                           .wants_save = gs_saves_are_late(votes->saves, session->shards.rank),
                            .is_saving = gs_saves_write_parts(votes->saves),
                            .loss_sum = sums->loss,
                            .num_losses = sums->num_losses,

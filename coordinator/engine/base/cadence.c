@@ -21,7 +21,7 @@ void gs_cadence_tick(gs_engine *engine) {
     int left = TOLD_A_TICK;
     for (size_t i = 0; i < state->jobs.count && left > 0; i++) {
         gs_run *run = state->jobs.items[i]->run;
-        if (run && gs_state_has_turn(state, run->job)) left = tell_members(engine, run, wanted, left);
+        if (run) left = tell_members(engine, run, wanted, left);
     }
     for (size_t i = 0; i < state->agents.count && left > 0; i++) {
         gs_agent *agent = state->agents.items[i];

@@ -428,8 +428,9 @@ void gs_on_files_removed(gs_engine *engine, const gs_completion *done) {
     }
     // Some of them may be gone. The row says "deleting": written again it leads here again, as the next start would.
     item->is_gone = true;
+    bool is_told = item->record_pause_ns > 0;
     write_row_later(engine, item);
-    gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint not removed", "job=%s directory=%s reason=\"%s\"",
+    if (!is_told) gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint not removed", "job=%s directory=%s reason=\"%s\"",
                 job->id_text, item->directory, done->status.message);
 }
 
