@@ -142,3 +142,22 @@ begin_worker
 at=$(job_field "$job" .progress.step)
 wait_for 60 "the job goes on" step_at_least "$job" $((at + 50))
 [ -n "$(find "$data/checkpoints" -name 'part-*' -user $theirs -group $group -perm 640)" ] || fail "checkpoints: $(ls -lR "$data/checkpoints")"
+request POST "/v1/jobs/$job/stop" '{"mode":"now"}'
+await "$job" cancelled 60
+
+end_worker() {
+  kill -TERM "$worker_pid"
+  wait_for 30 "the end of the worker" test ! -e "/proc/$worker_pid"
+}
+claim "one that enrolled starts again with its key, where its trainers see nothing of it and the token is gone"
+end_worker
+chmod 700 "$run/state"
+begin_worker --enrol "$run/state/used.token"
+
+claim "one whose trainers are its own user gives up the right to change it"
+end_worker
+as_service "$run/bin/gradsync-worker" "${worker_flags[@]}" >>"$run/logs/apart.log" 2>&1 &
+pids+=("$!")
+wait_for 30 "its worker" worker_is apart connected
+worker_pid=$(pgrep -f -n "^$run/bin/gradsync-worker --coordinator $control --name apart")
+for set in CapPrm CapEff CapAmb; do same "$(status_of "$worker_pid" $set)" 0000000000000000 "$set"; done
