@@ -43,7 +43,7 @@ BUGS = [
     ("keys: not stored beside the job", "engine/requests.c", "effect->write.key = kept;", "effect->write.key = NULL;"),
     ("jobs: one that could not be stored is kept", "engine/requests.c", "if (job) drop_job(engine, job, false);", ""),
     ("jobs: a row that failed is not written again", "engine/requests.c",
-     "    job->dirty = true;\n    job->dirty_since_ns = engine->state.now_ns + GS_NS_PER_SEC;", "    (void)engine;"),
+     "    job->dirty = true;\n    job->dirty_since_ns = since_ns;", "    (void)engine;"),
     ("settle: answered twice", "engine/runs/run_life.c",
      "gs_reply_with(engine, gs_kept_take(engine, &member->settle), GS_REPLY_SETTLE, run->job)",
      "gs_reply_with(engine, member->settle.call, GS_REPLY_SETTLE, run->job)"),
