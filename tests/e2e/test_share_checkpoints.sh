@@ -71,7 +71,8 @@ while kill -0 "$exchange" 2>/dev/null; do
   [ ! -s "$run/opened" ] || break
   # There is something to give each time; whom this reaches by a link stays as it was.
   find "$place/j-two" -type f -exec chmod 600 {} + 2>/dev/null || true
-  find "$place/j-two" -mindepth 1 -type d -exec chmod 700 {} + 2>/dev/null || true
+  # With all digits: else chmod keeps the bit of what it has looked at, and gives it to what has taken the name since.
+  find "$place/j-two" -mindepth 1 -type d -exec chmod 00700 {} + 2>/dev/null || true
   runs=$((runs + 1))
 done
 [ ! -s "$run/opened" ] || fail "in run $runs it changed $(head -n 3 "$run/opened" | tr '\n' ' ')"
