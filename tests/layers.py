@@ -140,7 +140,7 @@ PURE_CALLS = set("""
     abort calloc free memcmp memcpy memmove memset qsort realloc snprintf strchr strcmp strdup strlen strncmp strsignal
     strspn vsnprintf
     gs_bucket_plan_digest gs_bucket_plan_release gs_digest_fold gs_digest_format gs_digest_parse gs_error
-    gs_fault_kind_name gs_hash64 gs_job_plan_follows_link gs_job_plan_forecast gs_job_plan_is_fixed gs_job_plan_make_at
+    gs_fault_kind_name gs_hash64 gs_job_hook_trains_apart gs_job_plan_follows_link gs_job_plan_forecast gs_job_plan_is_fixed gs_job_plan_make_at
     gs_job_spec_may_use_gpu gs_job_spec_needs_gpu gs_link_model_is_known gs_link_report_copy gs_link_report_release gs_plan_offers_release
     gs_model_params_of_spec gs_ok gs_param_list_append gs_param_list_release gs_param_page_release
     gs_param_specs_compare gs_param_specs_digest gs_random_u64 gs_seconds_of gs_status_prefix gs_u64_map_get

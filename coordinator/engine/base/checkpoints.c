@@ -435,8 +435,11 @@ void gs_on_files_removed(gs_engine *engine, const gs_completion *done) {
 }
 
 void gs_on_checkpoint_row_deleted(gs_engine *engine, const gs_completion *done) {
-    gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
-    if (job && !done->status.code) gs_checkpoints_forget(&job->checkpoints, done->directory);
+    gs_job *job;
+    gs_checkpoint *item = find(engine, &job, done);
+    if (!item) return;
+    if (!done->status.code) gs_checkpoints_forget(&job->checkpoints, done->directory);
+    else write_row_later(engine, item);  // from its mark on, once more
 }
 
 void gs_checkpoints_resume(gs_engine *engine, gs_job *job) {

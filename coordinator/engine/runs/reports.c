@@ -127,7 +127,7 @@ void gs_on_settle(gs_engine *engine, gs_member *member, const gs_engine_event *e
     bool is_believed = !member->kill_sent && question->applied_step <= member->job->spec.steps.target;
     if (question->applied_step >= 0 && is_believed) member->applied_step = question->applied_step;
     member->complete = question->complete && is_believed;
-    member->apart = question->apart;
+    member->apart = question->apart && gs_job_hook_trains_apart(&member->job->spec.reducer.hook);  // else it would be believed to be anywhere
     gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "settled again"));
     gs_kept_set(engine, &member->settle, event->from.call, GS_CALL_SETTLE, member);
     if (member->stage < GS_MEMBER_SETTLING) gs_member_enter(engine, member, GS_MEMBER_SETTLING);

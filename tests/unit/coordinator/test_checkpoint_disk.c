@@ -306,9 +306,9 @@ static void a_row_on_its_way_is_waited_for_before_it_is_marked(void **state) {
     assert_int_equal(play->num_removals, 1);
 }
 
-static void hear_refused(gs_play *play, gs_engine_event_kind kind, const char *directory) {
+static void hear_refused(gs_play *play, gs_engine_event_kind kind, gs_stored_kind stored, const char *directory) {
     gs_engine_event event = {.kind = kind, .from = {.generation = -1}};
-    event.done = (gs_completion){.stored = GS_STORED_CHECKPOINT, .job = play->job, .directory = directory, .status = gs_error(GS_INTERNAL, "not now")};
+    event.done = (gs_completion){.stored = stored, .job = play->job, .directory = directory, .status = gs_error(GS_INTERNAL, "not now")};
     gs_play_hear(play, &event);
 }
 
@@ -322,16 +322,21 @@ static void files_that_could_not_be_removed_are_removed_later(void **state) {
     disk_play_hear_of(play, GS_ON_STORED, "step-9");
     disk_play_hear_of(play, GS_ON_STORED, "step-9");
     assert_int_equal(play->num_removals, 1);
-    hear_refused(play, GS_ON_FILES_REMOVED, "step-9");
+    hear_refused(play, GS_ON_FILES_REMOVED, GS_STORED_CHECKPOINT, "step-9");
     gs_play_wait(play, GS_NS_PER_SEC);
     int rows = play->num_checkpoint_rows;
     gs_play_wait(play, 4 * GS_NS_PER_SEC);
     assert_int_equal(play->num_checkpoint_rows, rows + 1);
-    hear_refused(play, GS_ON_STORED, "step-9");  // the row that is written again
+    hear_refused(play, GS_ON_STORED, GS_STORED_CHECKPOINT, "step-9");  // the row that is written again
     assert_int_equal(disk_play_state_of(play, "step-9"), GS_CHECKPOINT_DELETING);
     gs_play_wait(play, 4 * GS_NS_PER_SEC);
     disk_play_hear_of(play, GS_ON_STORED, "step-9");
     assert_int_equal(play->num_removals, 2);
+    // Nor does one that refuses to forget the row keep it for ever.
+    hear_refused(play, GS_ON_STORED, GS_STORED_CHECKPOINT_DELETED, "step-9");
+    rows = play->num_checkpoint_rows;
+    gs_play_wait(play, 60 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_checkpoint_rows, rows + 1);
 }
 
 // Its files were found gone, nobody could write that down, and then the coordinator ended: of another life its row looks as

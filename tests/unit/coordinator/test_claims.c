@@ -142,6 +142,18 @@ static void a_step_beyond_the_target_is_nobodys_in_a_settlement_either(void **st
     gs_play_close(&play);
 }
 
+// In a job whose ranks reduce every step nobody has parameters of his own, by which he might be anywhere.
+static void who_says_that_it_trains_apart_has_to_be_of_a_job_that_does(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    gs_engine_event settle = gs_play_message(&play, OTHER, GS_ON_SETTLE);
+    settle.settle = (gs_settle_question){.applied_step = TARGET, .complete = true, .apart = true};
+    gs_play_hear(&play, &settle);
+    assert_false(gs_play_run(&play)->members[OTHER].apart);
+    gs_play_close(&play);
+}
+
 // There are no others that it could keep anything from.
 static void who_is_evicted_and_left_alone_saves_what_it_has(void **state) {
     (void)state;
@@ -381,6 +393,7 @@ int main(void) {
         cmocka_unit_test(a_step_that_the_others_do_not_come_to_is_not_believed),
         cmocka_unit_test(who_is_evicted_keeps_no_step_from_the_others),
         cmocka_unit_test(a_step_beyond_the_target_is_nobodys_in_a_settlement_either),
+        cmocka_unit_test(who_says_that_it_trains_apart_has_to_be_of_a_job_that_does),
         cmocka_unit_test(who_is_evicted_and_left_alone_saves_what_it_has),
         cmocka_unit_test(who_trains_alone_is_judged_by_what_it_says_itself),
         cmocka_unit_test(who_trains_alone_may_say_what_is_a_step_old),
