@@ -33,39 +33,13 @@ code=0
 same "$code" 6 "exit code"
 [ "$(wc -l <"$run/err")" -le 3 ] || fail "more than three lines"
 
-claim "a plan is shown however much a server says"
-cat >"$run/large_plan.py" <<'PYTHON'
-import http.server, json
+# A server of answers that are made up: `answer(path)` of FILE is what it says, as JSON.
+cat >"$run/answers.py" <<'PYTHON'
+import http.server, json, runpy, sys
+answer = runpy.run_path(sys.argv[1])["answer"]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = json.dumps({"averages": [{"period": 10**15, "group_size": 10**15}] * 60, "buckets": []}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *words):
-        pass
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_port, flush=True)
-server.handle_request()
-PYTHON
-python3 "$run/large_plan.py" >"$run/port" &
-pids+=("$!")
-wait_for 20 "a server of one plan" test -s "$run/port"
-"$cli" --server "http://127.0.0.1:$(cat "$run/port")" plan j-1 >"$run/plan" 2>"$run/err" || fail "plan: $(head -3 "$run/err")"
-same "$(grep -o 'steps of 1000000000000000 ranks' "$run/plan" | wc -l)" 60 "averages"
-
-claim "what a rank prints does not drive the terminal of who reads it"
-cat >"$run/hostile.py" <<'PYTHON'
-import http.server, json
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        if "/logs" in self.path:
-            record = {"cursor": "1", "rank": 0, "host": "h\x1b]0;host\a", "text": "a\tb\x1b[2J\x7f\x9b31m\rc \u00e9"}
-        else:
-            record = {"id": "j-1", "state": "failed", "reason": "r\x1b[1m", "message": "m\x1b[2J\nforged",
-                      "failure": {"hint": "h\a", "first": {"host": "x\x1b[0m", "rank": 1}, "log_tail": ["t\x1b[3m"]}}
-        body = (json.dumps(record) + "\n").encode()
+        body = (json.dumps(answer(self.path)) + "\n").encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -76,10 +50,32 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 PYTHON
-python3 "$run/hostile.py" >"$run/hostile.port" &
-pids+=("$!")
-wait_for 20 "a hostile server" test -s "$run/hostile.port"
-hostile=http://127.0.0.1:$(cat "$run/hostile.port")
+answering() { # NAME: $run/NAME.py, by $server
+  python3 "$run/answers.py" "$run/$1.py" >"$run/$1.port" &
+  pids+=("$!")
+  wait_for 20 "a server of $1" test -s "$run/$1.port"
+  server=http://127.0.0.1:$(cat "$run/$1.port")
+}
+
+claim "a plan is shown however much a server says"
+cat >"$run/large_plan.py" <<'PYTHON'
+def answer(path):
+    return {"averages": [{"period": 10**15, "group_size": 10**15}] * 60, "buckets": []}
+PYTHON
+answering large_plan
+"$cli" --server "$server" plan j-1 >"$run/plan" 2>"$run/err" || fail "plan: $(head -3 "$run/err")"
+same "$(grep -o 'steps of 1000000000000000 ranks' "$run/plan" | wc -l)" 60 "averages"
+
+claim "what a rank prints does not drive the terminal of who reads it"
+cat >"$run/hostile.py" <<'PYTHON'
+def answer(path):
+    if "/logs" in path:
+        return {"cursor": "1", "rank": 0, "host": "h\x1b]0;host\a", "text": "a\tb\x1b[2J\x7f\x9b31m\rc \u00e9"}
+    return {"id": "j-1", "state": "failed", "reason": "r\x1b[1m", "message": "m\x1b[2J\nforged",
+            "failure": {"hint": "h\a", "first": {"host": "x\x1b[0m", "rank": 1}, "log_tail": ["t\x1b[3m"]}}
+PYTHON
+answering hostile
+hostile=$server
 "$cli" --server "$hostile" logs j-1 >"$run/out" || fail "logs"
 same "$(cat "$run/out")" "$(printf '[r0 h ]0;host ] a\tb [2J   31m c é')" "a line of the log"
 "$cli" --server "$hostile" logs j-1 -o json | jq -e '.text | startswith("a\tb\u001b[2J")' >/dev/null || fail "JSON does not say it as it was"
