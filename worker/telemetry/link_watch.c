@@ -166,7 +166,7 @@ static gs_status time_sizes(gs_link_watch *watch, float *memory, gs_deadline dea
             total += seconds;
             if (i > 1 && total > MOST_CALIBRATION_SECONDS) break;
         }
-        watch->timed_bytes = sizes[s];
+        watch->trial_bytes = sizes[s];
         // The quickest twice: what held another one up was not the link.
         double quickest = seconds < last ? seconds : last;
         const double kept[] = {quickest, before < quickest ? before : quickest, seconds};
@@ -180,7 +180,7 @@ static gs_status calibrate(gs_link_watch *watch, gs_deadline deadline) {
     if (!memory) return gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
     gs_status status = time_sizes(watch, memory, deadline);
     free(memory);
-    watch->trial_bytes = watch->timed_bytes > LEAST_TRIAL_BYTES ? watch->timed_bytes : LEAST_TRIAL_BYTES;
+    if (watch->trial_bytes < LEAST_TRIAL_BYTES) watch->trial_bytes = LEAST_TRIAL_BYTES;
     while (watch->trial_bytes > LEAST_TRIAL_BYTES && expected(&watch->fit, 1, (double)watch->trial_bytes) > MOST_TRIAL_SECONDS)
         watch->trial_bytes /= 2;
     return status;

@@ -57,7 +57,6 @@ typedef struct gs_link_watch {
     double bytes, wire_bytes;  // of all buckets since the last sharing
     gs_link_fit fit;
     gs_link_balance balance;
-    size_t timed_bytes;  // of the largest sum of the calibration
     size_t trial_bytes;  // that a trial of other shares sums: by what all heard in the calibration, alike on all
 } gs_link_watch;
 

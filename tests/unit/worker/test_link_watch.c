@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/support/asserts.h"
 #include "tests/support/near.h"
 
 static const double sizes[] = {4096, 65536, 262144, 1048576, 4194304, 26214400};
@@ -142,6 +143,39 @@ static void of_little_nothing_is_known(void **state) {
     assert_int_equal(same.num_samples, 50);
 }
 
+static size_t tried_bytes;
+
+// In place of the one that times sums.
+gs_status __wrap_gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, gs_deadline deadline);
+gs_status __wrap_gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, gs_deadline deadline) {
+    (void)balance, (void)comm, (void)deadline;
+    *changed = false;
+    tried_bytes = bytes;
+    return gs_ok();
+}
+
+// Else ranks would sum different ones: what a rank measured of its own buckets, however slow, says nothing of the size.
+static void a_trial_sums_what_the_calibration_said(void **state) {
+    (void)state;
+    gs_device *device = NULL;
+    gs_comm *comm = NULL;
+    assert_ok(gs_device_open(&device, "cpu", NULL));
+    assert_ok(gs_comm_create(&comm, &(gs_comm_options){.backend = "self", .world_size = 1, .device = device}, gs_deadline_in_seconds(60)));
+    gs_link_watch watch = {.comm = comm, .trial_bytes = 4194304, .ready = calloc(1, sizeof(double)), .shared = calloc(4096, sizeof(double))};
+    for (int i = 0; i < 9; i++) gs_link_fit_calibrate(&watch.fit, i < 5 ? 4096 : 262144, 0.0001);
+    for (int step = 0; step < 60; step++) {
+        gs_bucket_times slow = bucket_of(step, step + 0.9, 1048576);
+        gs_link_watch_note(&watch, &(gs_reduce_stats){.buckets = &slow, .num_buckets = 1});
+    }
+    gs_link_report report;
+    assert_ok(gs_link_watch_share(&watch, &report, gs_deadline_in_seconds(60)));
+    assert_int_equal(tried_bytes, 4194304);
+    gs_link_report_release(&report);
+    gs_link_watch_end(&watch);
+    gs_comm_destroy(comm);
+    gs_device_close(device);
+}
+
 // Within a host there is nothing to watch.
 static void nothing_watches_nothing(void **state) {
     (void)state;
@@ -161,6 +195,7 @@ int main(void) {
         cmocka_unit_test(buckets_that_share_the_line_are_one_train),
         cmocka_unit_test(one_size_alone_takes_nothing_back),
         cmocka_unit_test(of_little_nothing_is_known),
+        cmocka_unit_test(a_trial_sums_what_the_calibration_said),
         cmocka_unit_test(nothing_watches_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
