@@ -211,6 +211,7 @@ static void print_plan(const gs_json *plan) {
     print_line(plan, "wire bytes", "total_wire_bytes", gs_cli_write_bytes);
     print_averages(plan);
     print_line(plan, "pending", "pending.revision", gs_cli_write_value);
+    print_line(plan, "shares", "link.shares_why", gs_cli_write_value);
     const gs_json *buckets = gs_json_get(plan, "buckets");
     gs_json *rows = gs_json_new_array();
     for (size_t i = 0; i < gs_json_count(buckets); i++) {

@@ -67,7 +67,10 @@ for rank in 0 1 2 3; do case $(worker_of "$rank") in a | b) slow+=("$rank") ;; e
 is "(.link.shares | length == 4 and (add - 1 | fabs) < 0.001) and (.link.shares[${slow[0]}] < 0.15) and (.link.shares[${slow[1]}] < 0.15)" ||
   fail "shares of ranks ${slow[*]}: $(plan .link)"
 is ".link.shares_why | test(\"between ranks ${slow[0]} \") and test(\" and ${slow[1]} \")" || fail "why: $(plan .link.shares_why)"
-plan .link.shares_why
+why=$(plan .link.shares_why)
+echo "$why"
+gradsync plan "$job" >"$run/plan.said" || fail "gradsync plan"
+grep -qF -- "$why" "$run/plan.said" || fail "gradsync plan says: $(cat "$run/plan.said")"
 # By 2.7 by the rates (decision 390); a busy machine leaves less of it.
 gain=$(plan .link.shares_why | sed -n 's/.* took \([0-9.]*\) s, and \([0-9.]*\) with.*/\1 \2/p' | awk '{ printf "%.2f", $2 / $1 }')
 echo "a sum is $gain times quicker; a step takes $(plan .link.step_seconds) s"
