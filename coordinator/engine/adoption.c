@@ -268,16 +268,15 @@ static void adopt(gs_engine *engine, gs_adoption *adoption, described_rank **wor
     const gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT, call, job);
     gs_job_table_add(&engine->state.jobs, job);
     gs_mind_do(engine, GS_DO_ADD_JOB)->job = job;
-    if (world) {
-        job->world_size = world_size;
-        make_run(engine, job, world, world_size);
-    }
     gs_job_move(engine, job, GS_JOB_QUEUED, "Adopted",
                 world ? "all ranks of generation %u are here at step %lld" : "of generation %u, at step %lld, not all ranks are here and in their communicator",
                 job->generation, (long long)job->step);
-    if (world)
+    if (world) {
+        job->world_size = world_size;
+        make_run(engine, job, world, world_size);
         gs_job_move(engine, job, job->committed ? GS_JOB_RECOVERING : GS_JOB_STARTING, "Adopted",
                     "its %d ranks train on, and check in", world_size);
+    }
     gs_job_write(engine, job)->ticket = answer->ticket;
 }
 

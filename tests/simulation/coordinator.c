@@ -211,6 +211,11 @@ static void tell(sim_world *world, const gs_effect *effect) {
     else if (effect->kind == GS_DO_LOG) world_tell(world, "  coordinator logs: %s %s", effect->log.event, effect->text);
 }
 
+// The build may be one without assertions.
+static void check_log(sim_world *world, const gs_effect *effect) {
+    if (strcmp(effect->log.event, "transition refused") == 0) oracle_fail(world, "a transition is refused: %s", effect->text);
+}
+
 static void perform(sim_world *world, const gs_effect *effect) {
     tell(world, effect);
     switch (effect->kind) {
@@ -218,6 +223,7 @@ static void perform(sim_world *world, const gs_effect *effect) {
     case GS_DO_END: perform_answer(world, effect, true); break;
     case GS_DO_TELL_MEMBER:
     case GS_DO_TELL_AGENT: perform_item(world, effect); break;
+    case GS_DO_LOG: check_log(world, effect); break;
     default: break;
     }
     oracle_see_effect(world, effect);

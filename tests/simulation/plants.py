@@ -92,7 +92,7 @@ BUGS = [
      "if (late_ns <= (is_tick ? state->timing.tick_ns : state->timing.suspect_ns)) return;",
      "if (!is_tick || late_ns <= state->timing.tick_ns) return;"),
     ("deadlines: a life that stood still at once judges (was real)", "engine/start.c",
-     "engine->state.ticked_ns = engine->state.now_ns;", ""),
+     "engine->state.ticked_ns = engine->state.now_ns;  //", "engine->state.now_ns;  //"),
     ("silence: who fell silent first is judged while others hear (was real)", "engine/deadlines.c",
      "int64_t last_ns = all ? gs_run_heard_ns(run) : found->first.sign_ns;",
      "(void)all;\n    int64_t last_ns = found->first.sign_ns;"),
@@ -109,6 +109,8 @@ BUGS = [
     ("drain: nobody is told who was away", "engine/runs/rendezvous.c", "if (run->draining) gs_tell_drain(engine, member);", ""),
     ("kill: forgotten when the agent comes back", "engine/runs/agents.c", "if (is_over || member->kill_sent) {", "if (false) {"),
     # Settling.
+    ("guards: a rank ends with a question", "engine/runs/run_life.c",
+     'gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "this trainer has ended"));', ""),
     ("settle: nobody saves", "rules/settle.c", "member->save = reached > saved_step && reached > 0;", "member->save = false;"),
     ("settle: everybody applies", "rules/settle.c",
      "member->apply = member->applied_step == target - 1 && member->complete;", "member->apply = member->complete;"),

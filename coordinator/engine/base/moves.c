@@ -7,15 +7,16 @@
 
 #include "core/clock.h"
 
-static bool may_move(gs_engine *engine, const gs_job *job, gs_machine machine, int from, int to, const char *why) {
+static bool may_move(gs_engine *engine, const gs_job *job, gs_machine machine, const void *subject, int from, int to, const char *why) {
     int row = gs_transition_find(machine, from, to);
-    if (row >= 0) {
+    bool may = row >= 0 && gs_transition_may(machine, row, subject);
+    if (may) {
         engine->taken[machine][row]++;
         return true;
     }
     const gs_transition_table *table = gs_transitions_of(machine);
-    gs_mind_log(engine, GS_SEVERITY_ERROR, "transition refused", "of=%s from=%s to=%s job=%s reason=\"%s\"", table->name,
-                table->state_name(from), table->state_name(to), job->id_text, why);
+    gs_mind_log(engine, GS_SEVERITY_ERROR, "transition refused", "of=%s from=%s to=%s guard=%s job=%s reason=\"%s\"", table->name,
+                table->state_name(from), table->state_name(to), row >= 0 ? table->rows[row].guard.name : "none", job->id_text, why);
     assert(!"a row of model/transitions.c");
     return false;
 }
@@ -113,11 +114,11 @@ static void enter(gs_engine *engine, gs_job *job, gs_job_state state, const char
 }
 
 void gs_job_show(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
-    if (may_move(engine, job, GS_MACHINE_JOB, (int)job->state, (int)state, reason)) enter(engine, job, state, reason, message);
+    if (may_move(engine, job, GS_MACHINE_JOB, job, (int)job->state, (int)state, reason)) enter(engine, job, state, reason, message);
 }
 
 static bool move(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
-    if (!may_move(engine, job, GS_MACHINE_JOB, (int)job->state, (int)state, reason)) return false;
+    if (!may_move(engine, job, GS_MACHINE_JOB, job, (int)job->state, (int)state, reason)) return false;
     note(engine, job, NULL,
          state == GS_JOB_FAILED ? GS_SEVERITY_ERROR
          : state == GS_JOB_RECOVERING ? GS_SEVERITY_WARNING : GS_SEVERITY_INFO,
@@ -161,7 +162,7 @@ void gs_job_end(gs_engine *engine, gs_job *job, gs_job_state state, const char *
 }
 
 void gs_run_enter(gs_engine *engine, gs_run *run, gs_run_phase phase, int64_t deadline_ns) {
-    if (!may_move(engine, run->job, GS_MACHINE_RUN, (int)run->phase, (int)phase, run->cause.reason)) return;
+    if (!may_move(engine, run->job, GS_MACHINE_RUN, run, (int)run->phase, (int)phase, run->cause.reason)) return;
     run->phase = phase;
     run->has_trained |= phase == GS_RUN_TRAINING;
     run->phase_since_ns = engine->state.now_ns;
@@ -169,12 +170,12 @@ void gs_run_enter(gs_engine *engine, gs_run *run, gs_run_phase phase, int64_t de
 }
 
 void gs_member_enter(gs_engine *engine, gs_member *member, gs_member_stage stage) {
-    if (!may_move(engine, member->job, GS_MACHINE_MEMBER, (int)member->stage, (int)stage, member->worker)) return;
+    if (!may_move(engine, member->job, GS_MACHINE_MEMBER, member, (int)member->stage, (int)stage, member->worker)) return;
     member->stage = stage;
     if (stage == GS_MEMBER_UP) member->was_up = true;
 }
 
 void gs_checkpoint_enter(gs_engine *engine, const gs_job *job, gs_checkpoint *checkpoint, gs_checkpoint_state state) {
-    if (!may_move(engine, job, GS_MACHINE_CHECKPOINT, (int)checkpoint->state, (int)state, checkpoint->directory)) return;
+    if (!may_move(engine, job, GS_MACHINE_CHECKPOINT, checkpoint, (int)checkpoint->state, (int)state, checkpoint->directory)) return;
     checkpoint->state = state;
 }

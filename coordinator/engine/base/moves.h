@@ -1,5 +1,5 @@
 // The only places where a job, a run, a member or a checkpoint changes its state. What no table of
-// model/transitions.h has stops a debug build, and is a line in the log of a release build.
+// model/transitions.h has, or its row's guard does not let pass, stops a debug build, and is a line in the log of a release build.
 #ifndef COORDINATOR_ENGINE_BASE_MOVES_H
 #define COORDINATOR_ENGINE_BASE_MOVES_H
 

@@ -145,15 +145,15 @@ void gs_on_bye(gs_engine *engine, gs_member *member, const gs_engine_event *even
     gs_farewell *bye = &member->bye;
     gs_run *run = member->job->run;
     gs_job *job = member->job;
+    *bye = (gs_farewell){.reason = report->reason, .exit_code = report->exit_code, .at_ns = engine->state.now_ns};
+    snprintf(bye->class, sizeof bye->class, "%s", report->class);
+    snprintf(bye->error, sizeof bye->error, "%s", report->error);
+    snprintf(bye->hint, sizeof bye->hint, "%s", report->hint);
     if (member->stage < GS_MEMBER_LEAVING) {
         // Who leaves does not wait for an answer.
         gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "said bye"));
         gs_member_enter(engine, member, GS_MEMBER_LEAVING);
     }
-    *bye = (gs_farewell){.reason = report->reason, .exit_code = report->exit_code, .at_ns = engine->state.now_ns};
-    snprintf(bye->class, sizeof bye->class, "%s", report->class);
-    snprintf(bye->error, sizeof bye->error, "%s", report->error);
-    snprintf(bye->hint, sizeof bye->hint, "%s", report->hint);
     note_step(engine, member, event->from.generation, report->applied_step);
     gs_replan_note(engine, member, event->from.generation, &report->plan);
     if (report->has_sample && gs_member_index(member) == 0) gs_job_touch(engine, job);

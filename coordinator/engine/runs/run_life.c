@@ -253,11 +253,11 @@ static void note_exit(gs_member *member, int exit_code, int signal) {
 void gs_member_exited(gs_engine *engine, gs_member *member, int exit_code, int signal, char *log_tail) {
     gs_run *run = member->job->run;
     note_exit(member, exit_code, signal);
+    gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "this trainer has ended"));
     gs_member_enter(engine, member, GS_MEMBER_EXITED);
     member->exited_ns = engine->state.now_ns;
     if (member->log_tail) free(log_tail);
     else member->log_tail = log_tail;
-    gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "this trainer has ended"));
     gs_mind_log(engine, GS_SEVERITY_INFO, "trainer exited",
                 "job=%s rank=%d worker=%s slot=%d exit_code=%d signal=%d", member->job->id_text,
                 gs_member_index(member), member->worker, member->slot, member->exit_code, member->signal);
