@@ -1,7 +1,5 @@
 #include "coordinator/engine/admission.h"
 
-#include "rpc/schema/role.h"
-
 static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_NOTHING] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
     [GS_ON_START] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
@@ -57,22 +55,10 @@ static void refuse_people(gs_engine *engine, gs_call call) {
                      "draining", "start it on the newer data and ask again");
 }
 
-// Whose key the message came with may speak for this worker, and for trainers there.
-static bool is_covered(const gs_principal *principal, const char *worker) {
-    return !principal->is_known || gs_key_name_covers(principal->name, principal->is_pool, worker);
-}
-
-// For whom the message speaks who is not covered; NULL: nobody. An exit speaks for the trainer, too, before its agent's own hello as
-// well: nobody ends another worker's by what he says.
-static const char *find_uncovered(const gs_engine *engine, const gs_engine_event *event, gs_speaker speaker) {
-    const gs_origin *from = &event->from;
-    const gs_agent *agent = NULL;
-    const gs_member *member = NULL;
-    if (speaker == GS_SPEAKER_AGENT) agent = gs_agent_table_of_incarnation(&engine->state.agents, from->incarnation);
-    else member = gs_state_member(&engine->state, from->incarnation);
-    if (event->kind == GS_ON_EXITED) member = gs_state_member(&engine->state, event->exited.incarnation);
-    if (agent && !is_covered(&from->principal, agent->name)) return agent->name;
-    return member && !is_covered(&from->principal, member->worker) ? member->worker : NULL;
+// An exit speaks for the trainer, too, before its agent's own hello as well: nobody ends another worker's by what he says.
+static const char *find_uncovered(const gs_engine *engine, const gs_engine_event *event) {
+    const gs_member *named = event->kind == GS_ON_EXITED ? gs_state_member(&engine->state, event->exited.incarnation) : NULL;
+    return gs_identity_uncovered(&engine->state, &event->from.who, named);
 }
 
 static void refuse_identity(gs_engine *engine, const gs_engine_event *event, const char *worker) {
@@ -87,7 +73,7 @@ gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admit
     *admitted = rule->speaker != GS_SPEAKER_PEOPLE || !engine->state.cluster.is_old_copy;
     if (!*admitted) refuse_people(engine, event->from.call);
     if (rule->speaker == GS_SPEAKER_INSIDE || rule->speaker == GS_SPEAKER_PEOPLE) return NULL;
-    const char *uncovered = find_uncovered(engine, event, rule->speaker);
+    const char *uncovered = find_uncovered(engine, event);
     if (uncovered) {
         *admitted = false;
         refuse_identity(engine, event, uncovered);
@@ -95,9 +81,8 @@ gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admit
     }
     if (rule->speaker < GS_SPEAKER_MEMBER) return NULL;
     const gs_origin *from = &event->from;
-    gs_member *member = gs_state_member(&engine->state, from->incarnation);
-    if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != from->job)) member = NULL;
-    if (member && !gs_member_is_shown(member, from->token)) {
+    gs_member *member = NULL;
+    if (gs_identity_find_member(&member, &engine->state, &from->who) == GS_IDENTITY_UNSHOWN) {
         *admitted = false;
         gs_reply_error(engine, from->call, gs_error(GS_PERMISSION_DENIED, "this shows no launch token, or not that of this trainer"));
         return NULL;

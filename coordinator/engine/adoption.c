@@ -392,7 +392,7 @@ static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_ag
 void gs_on_described(gs_engine *engine, gs_engine_event *event) {
     gs_described_trainer *described = &event->described;
     const gs_running_trainer *running = &described->running;
-    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
+    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.who.incarnation);
     gs_adoption *adoption = find(engine, running->job);
     if (!agent || !adoption || running->slot < 0 || running->slot >= agent->num_slots) return;
     const gs_agent_slot *slot = &agent->slots[running->slot];

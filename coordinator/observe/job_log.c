@@ -7,6 +7,7 @@
 #include "coordinator/model/run.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/peer_identity.h"
 #include "coordinator/store/log_disk.h"
 #include "core/clock.h"
 #include "core/digest.h"
@@ -209,7 +210,7 @@ static gs_status refuse_records(const gs_agent *agent, const gs_job *job, const 
 }
 
 // Lines of ranks that it has, or had. Where nobody shows a key, anybody can be any worker.
-static bool may_write(const gs_rpc_caller *caller, const gs_job *job, const char *worker, const gs_json *record) {
+static bool may_write(const gs_principal *caller, const gs_job *job, const char *worker, const gs_json *record) {
     int64_t rank = gs_json_int_or(record, "rank", -1), generation = gs_json_int_or(record, "generation", 0);
     const gs_run *run = job->run;
     if (!caller->is_known) return true;
@@ -222,9 +223,8 @@ static bool may_write(const gs_rpc_caller *caller, const gs_job *job, const char
 void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
     gs_observer *observer = ctx;
-    gs_agent *agent = gs_agent_table_of_incarnation(&observer->state->agents, peer->incarnation);
-    const gs_rpc_caller *caller = &peer->caller;
-    if (agent && caller->is_known && !gs_key_name_covers(caller->name, caller->is_pool, agent->name)) agent = NULL;
+    gs_identity who = gs_identity_of_peer(peer);
+    gs_agent *agent = gs_identity_find_agent(observer->state, &who);
     gs_job *job = gs_job_table_of_text(&observer->state->jobs, gs_json_string_or(request, "job", NULL));
     const gs_json *records = gs_json_get(request, "records");
     size_t count = gs_json_count(records);
@@ -242,7 +242,7 @@ void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         const gs_json *record = gs_json_at(records, i);
-        if (!may_write(caller, job, agent->name, record)) {
+        if (!may_write(&who.principal, job, agent->name, record)) {
             write->num_refused++;
             continue;
         }

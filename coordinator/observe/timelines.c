@@ -9,6 +9,7 @@
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/peer_identity.h"
 #include "coordinator/observe/recall.h"
 #include "core/clock.h"
 
@@ -317,14 +318,14 @@ static gs_timeline_asker *find_asker(gs_observer *observer, const gs_job *job, i
 void gs_timeline_page(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                       const gs_json *request) {
     gs_observer *observer = ctx;
-    gs_member *member = gs_state_member(observer->state, peer->incarnation);
-    const gs_rpc_caller *caller = &peer->caller;
-    if (member && (!gs_member_is_shown(member, peer->token) ||
-                   (caller->is_known && !gs_key_name_covers(caller->name, caller->is_pool, member->worker)))) {
+    gs_identity who = gs_identity_of_peer(peer);
+    gs_member *member = NULL;
+    gs_identity_verdict verdict = gs_identity_find_member(&member, observer->state, &who);
+    if (verdict == GS_IDENTITY_UNSHOWN || verdict == GS_IDENTITY_UNCOVERED) {
         gs_rpc_reply(call, gs_error(GS_PERMISSION_DENIED, "this shows no launch token, or not that of this trainer"), NULL);
         return;
     }
-    bool known = member && member->stage != GS_MEMBER_EXITED && member->job->id == peer->job && member->rank >= 0 &&
+    bool known = verdict == GS_IDENTITY_OWN && member->rank >= 0 &&
                  gs_json_int_or(request, "generation", -1) == (int64_t)member->job->run->generation;
     if (!known) {
         gs_rpc_reply(call, gs_error(GS_ABORTED, "this trainer belongs to no generation"), NULL);

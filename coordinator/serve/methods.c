@@ -13,6 +13,7 @@
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/metrics/diagnose.h"
 #include "coordinator/observe/metrics/metrics_page.h"
+#include "coordinator/observe/peer_identity.h"
 #include "coordinator/observe/rank_reports.h"
 #include "coordinator/observe/sights.h"
 #include "coordinator/observe/timelines.h"
@@ -31,13 +32,7 @@
 #define KNOWN_NS (60 * GS_NS_PER_SEC)  // what was found longer ago is not told
 
 static gs_engine_event event_of(gs_call call, const gs_rpc_peer *peer, int64_t generation) {
-    const gs_rpc_caller *caller = &peer->caller;
-    return (gs_engine_event){.from = {.call = call,
-                                      .principal = {caller->is_known, caller->is_pool, caller->name},
-                                      .incarnation = peer->incarnation,
-                                      .job = peer->job,
-                                      .token = peer->token,
-                                      .generation = generation}};
+    return (gs_engine_event){.from = {.call = call, .who = gs_identity_of_peer(peer), .generation = generation}};
 }
 
 static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call, bool is_stream,
@@ -89,7 +84,8 @@ static void rank_keys(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pe
 static bool is_own_worker(gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     const gs_rpc_caller *caller = &peer->caller;
     const char *worker = gs_json_string_or(request, "worker", "");
-    if (!caller->is_known || gs_key_name_covers(caller->name, caller->is_pool, worker)) return true;
+    gs_identity who = gs_identity_of_peer(peer);
+    if (gs_principal_covers(&who.principal, worker)) return true;
     gs_rpc_end(call, gs_error(GS_PERMISSION_DENIED, "key %s (%s%s) may not be worker %.63s", caller->id, caller->name,
                               caller->is_pool ? "-…" : "", worker));
     return false;
@@ -100,7 +96,7 @@ static void agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *
     if (!is_own_worker(call, peer, request)) return;
     gs_engine_event event = event_from(service, call, true, peer, request);
     gs_decode_agent_hello(&event, request);
-    gs_told_life_check(&event.agent_hello.seen, service->gate, &event.from.principal, request);
+    gs_told_life_check(&event.agent_hello.seen, service->gate, &event.from.who.principal, request);
     gs_told_numbers_check(&event.agent_hello, service->gate, &service->steps->state->cluster, request);
     gs_steps_take(service->steps, &event);
 }
@@ -110,7 +106,7 @@ static void hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, 
     if (!is_own_worker(call, peer, request)) return;
     gs_engine_event event = event_from(service, call, true, peer, request);
     gs_decode_hello(&event, request);
-    gs_told_life_check(&event.hello.seen, service->gate, &event.from.principal, request);
+    gs_told_life_check(&event.hello.seen, service->gate, &event.from.who.principal, request);
     gs_steps_take(service->steps, &event);
 }
 

@@ -231,7 +231,7 @@ static void deliver(sim_world *world, uint64_t id, void *what) {
 
 gs_engine_event peer_event(const sim_peer *peer, gs_engine_event_kind kind, int64_t generation) {
     return (gs_engine_event){.kind = kind,
-                             .from = {.incarnation = peer->incarnation, .job = peer->job, .token = peer->shown_token,
+                             .from = {.who.incarnation = peer->incarnation, .who.job = peer->job, .who.token = peer->shown_token,
                                       .generation = generation}};
 }
 

@@ -215,15 +215,15 @@ void sets_see_event(sim_world *world, const gs_engine_event *event) {
     if (event->kind == GS_ON_STORED) see_stored(sets, &event->done);
     bool is_hello = event->kind == GS_ON_HELLO;
     if (!is_of_trainer(event->kind) && !is_hello) return;
-    const gs_member *member = gs_state_member(state, event->from.incarnation);
+    const gs_member *member = gs_state_member(state, event->from.who.incarnation);
     if (is_hello) {
         sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->launch_token != event->hello.launch_token;
         return;
     }
-    sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->job->id != event->from.job ||
-                     (member->shows_token && event->from.token != gs_launch_token_show(member->launch_token));
+    sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->job->id != event->from.who.job ||
+                     (member->shows_token && event->from.who.token != gs_launch_token_show(member->launch_token));
     if (sets->is_stale || !is_bound(event->kind)) return;
-    sets->is_stale = event->from.generation != (int64_t)know(world, event->from.job)->generation;
+    sets->is_stale = event->from.generation != (int64_t)know(world, event->from.who.job)->generation;
 }
 
 static void begin(sim_world *world, const gs_run *run) {

@@ -201,7 +201,7 @@ static bool tells(const gs_effects *effects, const gs_member *member, gs_member_
 
 // Who comes back hears what it has missed.
 static void check_welcome(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
-    const gs_member *member = gs_state_member(coordinator_state(world), event->from.incarnation);
+    const gs_member *member = gs_state_member(coordinator_state(world), event->from.who.incarnation);
     if (!event->was_admitted || !member || member->stage == GS_MEMBER_EXITED || !member->job->run) return;
     const gs_run *run = member->job->run;
     if (run->draining && (run->phase == GS_RUN_TRAINING || run->phase == GS_RUN_RELOADING) && !tells(effects, member, GS_TELL_DRAIN))
@@ -235,8 +235,8 @@ static void check_first_tick(sim_world *world, const gs_effects *effects, int64_
 
 // What a rank was told to be kept is known.
 static void check_save(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
-    const gs_member *member = gs_state_member(coordinator_state(world), event->from.incarnation);
-    if (!event->was_admitted || event->checkpointed.failed || !member || member->job->id != event->from.job) return;
+    const gs_member *member = gs_state_member(coordinator_state(world), event->from.who.incarnation);
+    if (!event->was_admitted || event->checkpointed.failed || !member || member->job->id != event->from.who.job) return;
     // People have gone back behind it.
     if (member->job->go_on_step && event->checkpointed.found.step > member->job->go_on_step) return;
     for (size_t i = 0; i < effects->count; i++) {

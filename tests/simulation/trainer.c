@@ -299,7 +299,7 @@ void trainer_forge_hello(sim_world *world, sim_trainer *trainer) {
     trainer->peer.stream_request = own;
     if (!trainer->peer.shown_token) return;
     gs_engine_event step = peer_event(&trainer->peer, GS_ON_STEP, bound_to(trainer));
-    step.from.token ^= dice_chance(&world->dice, 0.5) ? 2 : step.from.token;  // another, or none
+    step.from.who.token ^= dice_chance(&world->dice, 0.5) ? 2 : step.from.who.token;  // another, or none
     step.step.applied_step = trainer->applied_step + 3;
     peer_send(world, &trainer->peer, &step);
 }

@@ -17,6 +17,7 @@
 #include "coordinator/model/cluster.h"
 #include "coordinator/model/exchange.h"
 #include "coordinator/model/fault.h"
+#include "coordinator/model/identity.h"
 #include "coordinator/model/run.h"
 #include "core/status.h"
 #include "rpc/schema/role.h"
@@ -66,19 +67,10 @@ typedef enum gs_engine_event_kind {
     GS_NUM_ENGINE_EVENTS
 } gs_engine_event_kind;
 
-// Whose key the message came with. {0}: it came where nobody shows one, and its sender may be anybody.
-typedef struct gs_principal {
-    bool is_known;
-    bool is_pool;      // of workers whose names begin with this one and a hyphen
-    const char *name;  // borrowed for the step
-} gs_principal;
-
 typedef struct gs_origin {
     gs_call call;  // 0: one-way, or not from outside
-    uint64_t incarnation, job;  // of the peer, as its envelope says; 0: none
-    uint64_t token;             // a launch token, as it shows it; 0: none
-    int64_t generation;         // that the message is bound to; −1: it names none
-    gs_principal principal;
+    gs_identity who;
+    int64_t generation;    // that the message is bound to; −1: it names none
     const char *asked_by;  // of people: whom the API names, by whose word alone; NULL or "": nobody was asked
 } gs_origin;
 

@@ -49,7 +49,7 @@ void gs_note_add(gs_engine *engine, gs_job *job, const gs_member *member, gs_sev
 
 // An API of its own shows its key, and names whose token it was shown.
 void gs_note_asker(gs_engine *engine, const gs_origin *from, gs_job *job, const char *what, const char *id_text) {
-    const char *key = from->principal.is_known ? from->principal.name : "", *who = from->asked_by ? from->asked_by : "";
+    const char *key = from->who.principal.is_known ? from->who.principal.name : "", *who = from->asked_by ? from->asked_by : "";
     if (!*who && !*key) return;
     bool both = *who && *key;
     gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "Requested", "%s job %s was asked for by %s%s%s", what, id_text,

@@ -403,9 +403,9 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_agent *agent = NULL;
     gs_status status = hello->refusal;
     if (!status.code) status = gs_old_copy_ask_worker(engine, &hello->seen, hello->worker);
-    if (!status.code) status = gs_old_copy_ask_running(engine, hello, event->from.principal.is_known);
+    if (!status.code) status = gs_old_copy_ask_running(engine, hello, event->from.who.principal.is_known);
     bool known = !status.code && gs_agent_table_find(&engine->state.agents, hello->worker);
-    if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.incarnation);
+    if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.who.incarnation);
     if (status.code) {
         gs_end_stream(engine, event->from.call, status);
         return;
@@ -421,7 +421,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     agent->shows_tokens = hello->shows_tokens;
     gs_place_await(engine, agent, hello->tells_place);
     agent->heard_ns = agent->connected_ns = engine->state.now_ns;
-    for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &event->from.principal, &hello->running[i]);
+    for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &event->from.who.principal, &hello->running[i]);
     gs_tell_agent_welcome(engine, agent);  // last: who is told neither to kill a trainer nor to stop it lets it go on
     notice_missing(engine, agent);
     claim_devices(engine, agent);
@@ -436,7 +436,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
 }
 
 void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
-    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
+    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.who.incarnation);
     if (!agent) return;
     agent->heard_ns = engine->state.now_ns;
     agent->heartbeat_ns = agent->told_heartbeat_ns;
@@ -457,7 +457,7 @@ void gs_on_exited(gs_engine *engine, gs_engine_event *event) {
         gs_reply_error(engine, event->from.call, exit->refusal);
         return;
     }
-    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
+    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.who.incarnation);
     gs_member *member = gs_state_member(&engine->state, exit->incarnation);
     for (int i = 0; agent && i < agent->num_slots; i++) {
         if (agent->slots[i].incarnation != exit->incarnation) continue;

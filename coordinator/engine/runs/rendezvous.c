@@ -187,10 +187,11 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
         return gs_error(GS_ABORTED, "hello: job %s has ended here and was deleted", hello->job);
     // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);
-    gs_member *member = gs_state_member(&engine->state, hello->incarnation);
-    if (!member || member->job != job || member->stage == GS_MEMBER_EXITED ||
-        member->launch_token != hello->launch_token || !gs_member_is_shown(member, event->from.token) ||
-        event->from.incarnation != hello->incarnation) {
+    gs_identity who = event->from.who;  // its envelope names no job yet
+    who.job = job->id;
+    gs_member *member = NULL;
+    if (gs_identity_find_member(&member, &engine->state, &who) != GS_IDENTITY_OWN || member->launch_token != hello->launch_token ||
+        who.incarnation != hello->incarnation) {
         GS_TRY(gs_old_copy_ask_stranger(engine, hello));
         return gs_error(GS_ABORTED, "hello: this trainer belongs to no generation of job %s", job->id_text);
     }
@@ -237,7 +238,7 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
     gs_kept_set(engine, &member->stream, event->from.call, GS_CALL_MEMBER_STREAM, member);
     member->stream_closed = false;
     member->takes_cadence = event->hello.takes_cadence;
-    member->shows_token |= event->from.token != 0;  // to a life that did not ask its worker
+    member->shows_token |= event->from.who.token != 0;  // to a life that did not ask its worker
     bool first = member->stage == GS_MEMBER_LAUNCHED;
     if (first) gs_member_enter(engine, member, GS_MEMBER_HERE);
     note_hello(engine, member, &event->hello);

@@ -1,4 +1,5 @@
 #include "coordinator/observe/hosts/rank_keyring.h"
+#include "coordinator/observe/peer_identity.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +29,9 @@ static void sweep(gs_key_gate *gate, const gs_state *state) {
 
 void gs_rank_keyring_take(gs_key_gate *gate, const gs_state *state, const gs_rpc_peer *peer, const gs_json *told) {
     const gs_rpc_caller *caller = &peer->caller;
-    const gs_agent *agent = gs_agent_table_of_incarnation(&state->agents, peer->incarnation);
-    bool is_own = agent && caller->is_known && gs_key_name_covers(caller->name, caller->is_pool, agent->name);
-    if (!gate || !is_own) return;
+    gs_identity who = gs_identity_of_peer(peer);
+    const gs_agent *agent = gs_identity_find_agent(state, &who);
+    if (!gate || !agent || !caller->is_known) return;
     const gs_json *keys = gs_json_get(told, "keys");
     for (size_t i = 0; i < gs_json_count(keys); i++) {
         gs_rank_key key;

@@ -258,8 +258,8 @@ gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind ki
     const gs_play_rank *self = &play->ranks[rank];
     gs_engine_event event = {.kind = kind};
     size_t num_params;
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = self->incarnation, .job = play->job,
-                             .token = play->shows_tokens ? gs_launch_token_show(self->launch_token) : 0,
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = self->incarnation, .who.job = play->job,
+                             .who.token = play->shows_tokens ? gs_launch_token_show(self->launch_token) : 0,
                              .generation = run ? (int64_t)run->generation : -1};
     play->answered = false;
     if (kind == GS_ON_HEARTBEAT || kind == GS_ON_STEP) event.from.call = 0;
@@ -312,7 +312,7 @@ gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind ki
         break;
     }
     case GS_ON_EXITED:
-        event.from.incarnation = GS_PLAY_AGENT;
+        event.from.who.incarnation = GS_PLAY_AGENT;
         event.exited = (gs_exit_report){.incarnation = self->incarnation, .exit_code = 75};
         break;
     default: abort();
@@ -341,10 +341,10 @@ void gs_play_find_worker(gs_play *play) { gs_play_find_worker_of(play, ""); }
 
 void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = GS_PLAY_AGENT, .generation = -1};
     play->agent_stream = event.from.call;
-    if (play->shows_key_of) event.from.principal = (gs_principal){.is_known = true, .name = play->shows_key_of};
-    if (play->says_it_is) event.from.incarnation = GS_PLAY_AGENT + 1;
+    if (play->shows_key_of) event.from.who.principal = (gs_principal){.is_known = true, .name = play->shows_key_of};
+    if (play->says_it_is) event.from.who.incarnation = GS_PLAY_AGENT + 1;
     event.agent_hello = (gs_agent_hello){.worker = play->says_it_is ? play->says_it_is : "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
     event.agent_hello.seen = play->seen_by_worker;

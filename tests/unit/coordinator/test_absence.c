@@ -22,7 +22,7 @@ static const gs_job *job_of(const gs_play *play) {
 
 static void pass(gs_play *play, int64_t ns) {
     for (int64_t i = 0; i < ns; i += BEAT_NS) {
-        gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = OTHER, .generation = -1}};
+        gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = OTHER, .generation = -1}};
         gs_play_hear(play, &event);
         gs_play_wait(play, BEAT_NS);
     }
@@ -30,7 +30,7 @@ static void pass(gs_play *play, int64_t ns) {
 
 static void find_other(gs_play *play) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = OTHER, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = OTHER, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "other", .host = "far", .boot_id = "b2", .build = "t", .data_root = "/",
                                          .pid = 2, .cores = 1, .num_slots = GS_PLAY_RANKS};
     gs_play_hear(play, &event);
@@ -276,7 +276,7 @@ static void who_is_back_too_late_ends(void **state) {
 // What an agent says of the ranks that another generation has replaced since.
 static void come_back_with(gs_play *play, const gs_play_rank *ranks, uint32_t generation) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = GS_PLAY_AGENT, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS, .looks_out = true};
     event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
@@ -379,7 +379,7 @@ static void of_very_many_workers_more_patience_is_had(void **state) {
         char name[32];
         snprintf(name, sizeof name, "many-%d", i);
         gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-        event.from = (gs_origin){.call = ++play->last_call, .incarnation = 1000 + (uint64_t)i, .generation = -1};
+        event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = 1000 + (uint64_t)i, .generation = -1};
         event.agent_hello = (gs_agent_hello){.worker = name, .host = name, .boot_id = "b3", .build = "t", .data_root = "/",
                                              .pid = 3, .cores = 1};
         gs_play_hear(play, &event);

@@ -38,7 +38,7 @@ static gs_running_trainer running(int rank, const char *cluster) {
 
 static void find_their_worker(gs_play *play, const char *of_rank_0, const char *of_rank_1) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = AGENT, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = AGENT, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "v", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
                                          .pid = 2, .cores = 1, .num_slots = NUM_RANKS};
     event.agent_hello.running = calloc(NUM_RANKS, sizeof *event.agent_hello.running);
@@ -58,7 +58,7 @@ static gs_call ask(gs_play *play) {
 }
 
 static void describe_of(gs_play *play, const gs_running_trainer *there, uint32_t last_generation, const char *writes_as) {
-    gs_engine_event event = {.kind = GS_ON_DESCRIBED, .from = {.incarnation = AGENT, .generation = -1}};
+    gs_engine_event event = {.kind = GS_ON_DESCRIBED, .from = {.who.incarnation = AGENT, .generation = -1}};
     gs_job_spec *spec = malloc(sizeof *spec);
     assert_non_null(spec);
     *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
@@ -87,7 +87,7 @@ static void describe(gs_play *play, int rank, const char *cluster) {
 // What a trainer's hello is answered with; ok: it is welcome.
 static gs_code say_hello(gs_play *play, int rank, const char *cluster) {
     gs_engine_event event = {.kind = GS_ON_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(),
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = TRAINER + (uint64_t)rank, .who.job = lost_id(),
                              .generation = 5};
     event.hello = (gs_trainer_hello){.job = LOST, .cluster = cluster, .incarnation = TRAINER + (uint64_t)rank,
                                      .launch_token = 7, .pid = 1, .host = "h", .boot_id = "b", .params_digest = "",
@@ -229,7 +229,7 @@ static void those_who_name_this_cluster_are_of_the_others(void **state) {
 static void of_those_who_end_meanwhile_the_run_hears_when_it_begins(void **state) {
     gs_play *play = *state;
     gs_call call = adopt(play, elsewhere, elsewhere);
-    gs_engine_event event = {.kind = GS_ON_EXITED, .from = {.call = ++play->last_call, .incarnation = AGENT, .generation = -1}};
+    gs_engine_event event = {.kind = GS_ON_EXITED, .from = {.call = ++play->last_call, .who.incarnation = AGENT, .generation = -1}};
     event.exited = (gs_exit_report){.incarnation = TRAINER, .exit_code = 1};
     gs_play_hear(play, &event);
     assert_int_equal(lost_job(play)->run->members[0].stage, GS_MEMBER_UP);
@@ -258,7 +258,7 @@ static void half_a_generation_is_waited_for_also_by_the_next_life(void **state) 
     gs_play_wait(play, 5 * gs_timing_default.grace_ns);
     assert_null(lost_job(play)->run);
     for (int rank = 0; rank < NUM_RANKS; rank++) {
-        gs_engine_event exited = {.kind = GS_ON_EXITED, .from = {.call = ++play->last_call, .incarnation = AGENT, .generation = -1}};
+        gs_engine_event exited = {.kind = GS_ON_EXITED, .from = {.call = ++play->last_call, .who.incarnation = AGENT, .generation = -1}};
         exited.exited = (gs_exit_report){.incarnation = TRAINER + (uint64_t)rank, .exit_code = 75};
         gs_play_hear(play, &exited);
     }
@@ -325,7 +325,7 @@ static void of_ranks_without_a_generation_the_numbers_before_count(void **state)
 
 static void say_where(gs_play *play, int rank, gs_membership membership) {
     gs_engine_event event = {.kind = GS_ON_HEARTBEAT};
-    event.from = (gs_origin){.incarnation = TRAINER + (uint64_t)rank, .job = lost_id(), .generation = 5};
+    event.from = (gs_origin){.who.incarnation = TRAINER + (uint64_t)rank, .who.job = lost_id(), .generation = 5};
     event.heartbeat = (gs_heartbeat_report){.applied_step = 40, .rss_bytes = -1, .membership = membership};
     gs_play_hear(play, &event);
 }
@@ -381,7 +381,7 @@ static void a_generation_stands_where_its_own_ranks_do(void **state) {
     older.generation = 4;
     older.step = 90;
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = AGENT, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = AGENT, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "v", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
                                          .pid = 2, .cores = 1, .num_slots = NUM_RANKS + 1};
     event.agent_hello.running = calloc(NUM_RANKS + 1, sizeof *event.agent_hello.running);
@@ -404,7 +404,7 @@ static void a_generation_stands_where_its_own_ranks_do(void **state) {
 
 static void say_it_is_up(gs_play *play, int rank) {
     gs_engine_event event = {.kind = GS_ON_COMM_UP};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(), .generation = 5};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = TRAINER + (uint64_t)rank, .who.job = lost_id(), .generation = 5};
     event.comm_up.backend = "play";
     gs_play_hear(play, &event);
 }

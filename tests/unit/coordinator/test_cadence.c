@@ -137,7 +137,7 @@ static int count_verdicts(int64_t beat_ns, int64_t silent_ns) {
     member->told.heartbeat_ns = member->heartbeat_ns = beat_ns;
     play->watched_reason = "WorkerSilent";
     for (int64_t ns = 0; ns < silent_ns; ns += BEAT_NS) {
-        gs_engine_event beat = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+        gs_engine_event beat = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = GS_PLAY_AGENT, .generation = -1}};
         gs_play_hear(play, &beat);
         gs_play_say(play, 1, GS_ON_HEARTBEAT);
         gs_play_wait(play, BEAT_NS);
@@ -171,7 +171,7 @@ static void an_agent_is_told_and_expected_as_ranks_are(void **state) {
     const gs_agent *agent = open_agent(&play, true);
     assert_int_equal(agent->told_heartbeat_ns, BEAT_NS);
     assert_int_equal(agent->heartbeat_ns, 10 * BEAT_NS);
-    gs_engine_event beat = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+    gs_engine_event beat = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = GS_PLAY_AGENT, .generation = -1}};
     gs_play_hear(&play, &beat);
     assert_int_equal(agent->heartbeat_ns, BEAT_NS);
     gs_play_close(&play);

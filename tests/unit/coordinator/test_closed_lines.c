@@ -22,7 +22,7 @@ static const gs_job *job_of(const gs_play *play) {
 
 static void find_other_in(gs_play *play, const char *host, const char *boot_id, const char *network) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = OTHER, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = OTHER, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "other", .host = host, .boot_id = boot_id, .network = network, .build = "t",
                                          .data_root = "/", .pid = 2, .cores = 1, .num_slots = GS_PLAY_RANKS};
     gs_play_hear(play, &event);
@@ -33,7 +33,7 @@ static void find_other(gs_play *play, const char *host, const char *boot_id) { f
 // The other worker is there all the while.
 static void pass(gs_play *play, int64_t ns) {
     for (int64_t i = 0; i < ns; i += BEAT_NS) {
-        gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = OTHER, .generation = -1}};
+        gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = OTHER, .generation = -1}};
         gs_play_hear(play, &event);
         gs_play_wait(play, BEAT_NS);
     }
@@ -199,7 +199,7 @@ static gs_call part(gs_play *play) {
     member->slot = 0;
     play->looks_out = play->ranks[1].is_gone = true;
     gs_play_find_worker(play);
-    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .incarnation = OTHER, .generation = -1}};
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .who.incarnation = OTHER, .generation = -1}};
     event.agent_hello = (gs_agent_hello){.worker = "other", .host = "h", .boot_id = "b", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 2, .cores = 1, .num_slots = 1, .num_running = 1, .looks_out = true};
     event.agent_hello.running = calloc(1, sizeof *event.agent_hello.running);
@@ -207,7 +207,7 @@ static gs_call part(gs_play *play) {
                                                         .cluster = "", .generation = gs_play_run(play)->generation};
     gs_call stream = event.from.call;
     gs_play_hear(play, &event);
-    event = (gs_engine_event){.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .incarnation = OTHER + 1, .generation = -1}};
+    event = (gs_engine_event){.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .who.incarnation = OTHER + 1, .generation = -1}};
     event.agent_hello = (gs_agent_hello){.worker = "third", .host = "far", .boot_id = "b2", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 3, .cores = 1, .num_slots = GS_PLAY_RANKS};
     gs_play_hear(play, &event);
@@ -257,7 +257,7 @@ static void who_hears_a_witness_s_word_ends_the_set(void **state) {
     assert_true(gs_play_is_answered(play, play->last_call, &answer));
     assert_int_equal(answer.code, GS_OK);
     gs_engine_event event = gs_play_message(play, 1, GS_ON_EXITED);
-    event.from.incarnation = OTHER;
+    event.from.who.incarnation = OTHER;
     gs_play_hear(play, &event);
     gs_play_wait(play, 2 * gs_timing_default.tick_ns);
     assert_true(has_another_set(play, former));

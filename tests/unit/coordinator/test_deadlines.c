@@ -41,7 +41,7 @@ static void connect_ranks(gs_play *play) {
 }
 
 static void beat(gs_play *play, const manners *how) {
-    gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+    gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = GS_PLAY_AGENT, .generation = -1}};
     play->wall_ms += how->wall_jump_ms;
     gs_play_hear(play, &agent);
     for (int i = 0; i < GS_PLAY_RANKS; i++) {
@@ -482,7 +482,7 @@ static void part(gs_play *play) {
     member->slot = 0;
     play->ranks[1].is_gone = true;  // of the first worker
     gs_play_find_worker(play);
-    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .incarnation = OTHER_AGENT, .generation = -1}};
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO, .from = {.call = ++play->last_call, .who.incarnation = OTHER_AGENT, .generation = -1}};
     event.agent_hello = (gs_agent_hello){.worker = "other", .host = "far", .boot_id = "b2", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 2, .cores = 1, .num_slots = 1, .num_running = 1};
     event.agent_hello.running = calloc(1, sizeof *event.agent_hello.running);
@@ -495,7 +495,7 @@ static void part(gs_play *play) {
 static int64_t live_far(gs_play *play, bool is_heard, bool steps, int64_t ns) {
     int64_t begin_ns = play->now_ns;
     while (play->now_ns - begin_ns < ns && !is_judged(play)) {
-        gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = OTHER_AGENT, .generation = -1}};
+        gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = OTHER_AGENT, .generation = -1}};
         gs_play_hear(play, &agent);
         if (is_heard) gs_play_say(play, 1, GS_ON_HEARTBEAT);
         if (steps) gs_play_say(play, 1, GS_ON_STEP);

@@ -320,7 +320,7 @@ static void who_asked_is_told_with_what_was_asked(void **state) {
     gs_play_wait(play, GS_NS_PER_SEC);
     gs_engine_event event = request(play, GS_ON_DELETE_JOB);
     event.remove = (gs_delete_request){.job = play->job_text};
-    event.from.principal = (gs_principal){.is_known = true, .name = "api"};
+    event.from.who.principal = (gs_principal){.is_known = true, .name = "api"};
     gs_play_hear(play, &event);
     assert_int_equal(play->num_watched, 2);
     event = request(play, GS_ON_CREATE_JOB);
@@ -329,7 +329,7 @@ static void who_asked_is_told_with_what_was_asked(void **state) {
     *event.create.spec = gs_job_table_get(&state_of(play)->jobs, gs_play_submit(play, "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":1}}")->id)->spec;
     snprintf(event.create.spec->name, sizeof event.create.spec->name, "another");
     assert_int_equal(play->num_watched, 2);  // of that one nobody is known
-    event.from.principal = (gs_principal){.is_known = true, .name = "api"};
+    event.from.who.principal = (gs_principal){.is_known = true, .name = "api"};
     gs_play_hear(play, &event);
     assert_int_equal(play->num_watched, 3);
 }

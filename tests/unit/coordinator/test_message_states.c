@@ -211,18 +211,18 @@ static bool is_bound(const gs_engine_event *event) {
 }
 
 static bool of_older_incarnation(gs_engine_event *event) {
-    event->from.incarnation ^= 1;
+    event->from.who.incarnation ^= 1;
     if (event->kind == GS_ON_HELLO) event->hello.incarnation ^= 1;
     return true;
 }
 
 static bool of_another_connection(gs_engine_event *event) {
-    event->from.incarnation ^= 1;
+    event->from.who.incarnation ^= 1;
     return event->kind == GS_ON_HELLO;
 }
 
 static bool of_another_job(gs_engine_event *event) {
-    event->from.job ^= 1;
+    event->from.who.job ^= 1;
     if (event->kind == GS_ON_HELLO) event->hello.job = "j-aaaaaaaaaaaa";
     return true;
 }
@@ -248,22 +248,22 @@ static bool of_another_cluster(gs_engine_event *event) {
 }
 
 static bool with_another_workers_key(gs_engine_event *event) {
-    event->from.principal = (gs_principal){.is_known = true, .name = "somebody"};
+    event->from.who.principal = (gs_principal){.is_known = true, .name = "somebody"};
     return true;
 }
 
 static bool with_another_pools_key(gs_engine_event *event) {
-    event->from.principal = (gs_principal){.is_known = true, .is_pool = true, .name = "somebody"};
+    event->from.who.principal = (gs_principal){.is_known = true, .is_pool = true, .name = "somebody"};
     return true;
 }
 
 static bool with_another_launch_token(gs_engine_event *event) {
-    event->from.token ^= 2;
+    event->from.who.token ^= 2;
     return true;
 }
 
 static bool without_launch_token(gs_engine_event *event) {
-    event->from.token = 0;
+    event->from.who.token = 0;
     return true;
 }
 
@@ -309,7 +309,7 @@ static void trainers_of_before_are_heard_without_a_token(void **unused) {
         gs_member *member = gs_state_member(gs_engine_state(play.engine), play.ranks[SELF].incarnation);
         member->shows_token = play.shows_tokens = false;
         gs_engine_event hello = gs_play_message(&play, SELF, GS_ON_HELLO);
-        if (i) hello.from.token = gs_launch_token_show(play.ranks[SELF].launch_token);
+        if (i) hello.from.who.token = gs_launch_token_show(play.ranks[SELF].launch_token);
         gs_play_hear(&play, &hello);
         assert_true(hello.was_admitted);
         gs_engine_event beat = gs_play_message(&play, SELF, GS_ON_HEARTBEAT);
@@ -329,8 +329,8 @@ static void nobody_ends_another_workers_trainer(void **unused) {
         gs_play_train(&play);
         const gs_state *state = gs_engine_state(play.engine);
         gs_engine_event event = {.kind = GS_ON_EXITED,
-                                 .from = {.call = ++play.last_call, .incarnation = senders[i], .generation = -1,
-                                          .principal = {.is_known = true, .name = "somebody"}},
+                                 .from = {.call = ++play.last_call, .who.incarnation = senders[i], .generation = -1,
+                                          .who.principal = {.is_known = true, .name = "somebody"}},
                                  .exited = {.incarnation = play.ranks[SELF].incarnation, .exit_code = 1}};
         gs_play_hear(&play, &event);
         assert_false(event.was_admitted);
@@ -348,8 +348,8 @@ static void nobody_speaks_for_another_worker(void **unused) {
         gs_play play;
         gs_play_open(&play);
         gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT,
-                                 .from = {.incarnation = GS_PLAY_AGENT, .generation = -1,
-                                          .principal = {.is_known = true, .name = keys[i]}},
+                                 .from = {.who.incarnation = GS_PLAY_AGENT, .generation = -1,
+                                          .who.principal = {.is_known = true, .name = keys[i]}},
                                  .agent_heartbeat = {.is_leaving = true}};
         gs_play_hear(&play, &event);
         const gs_state *state = gs_engine_state(play.engine);

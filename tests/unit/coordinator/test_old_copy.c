@@ -183,7 +183,7 @@ static void a_worker_that_runs_a_generation_of_later_ends_it(void **state) {
 
 static gs_code say_hello_as_stranger(gs_play *play, const char *cluster, uint32_t generation) {
     gs_engine_event hello = gs_play_message(play, 0, GS_ON_HELLO);
-    hello.from.incarnation = hello.hello.incarnation = 1000;
+    hello.from.who.incarnation = hello.hello.incarnation = 1000;
     hello.hello.seen = first_life;
     hello.hello.cluster = cluster;
     hello.hello.backend_generation = generation;

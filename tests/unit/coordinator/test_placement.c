@@ -32,7 +32,7 @@ static gs_job *submit(gs_play *play, int least, int most) {
 // Worker "a", whose first slots have a GPU each.
 static void join_other(gs_play *play, int num_slots, int num_gpus) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT + 1, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = GS_PLAY_AGENT + 1, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "a", .host = "a", .boot_id = "a", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = num_slots};
     if (num_gpus) {

@@ -21,7 +21,7 @@ static const char other_spec[] =
 static gs_job *job_of(const gs_play *play) { return gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job); }
 
 static void say_place(gs_play *play, uint64_t incarnation, gs_agent_place place) {
-    gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = incarnation, .generation = -1}};
+    gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = incarnation, .generation = -1}};
     event.agent_heartbeat.place = place;
     gs_play_hear(play, &event);
 }
@@ -132,7 +132,7 @@ static void a_job_waits_for_a_worker_that_sees_its_checkpoint(void **state) {
 
 static void join_other_with(gs_play *play, bool tells_place, int num_slots) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
-    event.from = (gs_origin){.call = ++play->last_call, .incarnation = OTHER_AGENT, .generation = -1};
+    event.from = (gs_origin){.call = ++play->last_call, .who.incarnation = OTHER_AGENT, .generation = -1};
     event.agent_hello = (gs_agent_hello){.worker = "a", .host = "a", .boot_id = "a", .network = "n", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = num_slots, .tells_place = tells_place};
     gs_play_hear(play, &event);
