@@ -14,7 +14,7 @@ typedef enum gs_http_phase {
     GS_HTTP_STREAMING
 } gs_http_phase;
 
-// They lie in their list by age, the youngest first.
+// They lie in their list by age, the youngest first; since it is known whose one is, by how long that is.
 typedef struct gs_http_connection {
     struct gs_http_server *server;
     struct gs_http_connection *next, **link;
@@ -36,9 +36,9 @@ bool gs_crowd_is_neighbour(const gs_http_connection *one, const gs_http_connecti
 void gs_crowd_note_progress(gs_http_connection *it, int64_t now_ns);
 // Of an answer that is there for him nothing was taken for two seconds.
 bool gs_crowd_is_stuck(gs_http_connection *it, int64_t now_ns);
-// Who gives way to `fresh`, the youngest of all; that may be he himself.
+// Who gives way to `fresh`, the first of the list; that may be he himself.
 //   of_neighbours  only one who comes from where he does
-//   num_places     that there are, for these or for all: who holds more than half of them gives way before others do
+//   num_places     that there are, for these or for all: those who hold most of them, of the known, give way before others do
 gs_http_connection *gs_crowd_choose(gs_http_connection *fresh, bool of_neighbours, unsigned num_places);
 
 #endif

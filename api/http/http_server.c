@@ -114,11 +114,29 @@ static bool make_room(gs_http_server *server, gs_http_connection *fresh, unsigne
     unsigned num_places = is_crowded ? server->options.max_per_address : server->options.max_connections;
     gs_http_connection *victim = gs_crowd_choose(fresh, is_crowded, num_places);
     while (!victim->whose && is_known_early(server, victim)) victim = gs_crowd_choose(fresh, is_crowded, num_places);
-    // As long as there is room for all, a stranger has a moment to say who he is.
+    // As long as there is room for all, a stranger has a moment to say who he is; then there is more that gives way to him.
     bool has_just_come = !victim->whose && gs_now_ns() - victim->begin_ns < MOMENT_MS * GS_NS_PER_MS;
-    if (has_just_come && victim != fresh && num_all <= server->options.max_connections) return false;
+    if (has_just_come && num_all <= server->options.max_connections) {
+        if (victim == fresh) fresh->cut_at_ns = fresh->begin_ns + MOMENT_MS * GS_NS_PER_MS;
+        return false;
+    }
     cut_off(victim);
     return true;
+}
+
+// Under the lock.
+static void unlink_entry(gs_http_connection *entry) {
+    if (!entry->link) return;
+    *entry->link = entry->next;
+    if (entry->next) entry->next->link = entry->link;
+    entry->link = NULL;
+}
+
+static void link_entry(gs_http_server *server, gs_http_connection *entry) {
+    entry->next = server->connections;
+    entry->link = &server->connections;
+    if (entry->next) entry->next->link = &entry->next;
+    server->connections = entry;
 }
 
 static void on_connection(void *ctx, struct MHD_Connection *connection, void **socket_context,
@@ -136,10 +154,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
         entry->begin_ns = entry->phase_ns = gs_now_ns();
         entry->cut_at_ns = entry->begin_ns + request_limit_ns(server);
         pthread_mutex_lock(&server->lock);
-        entry->next = server->connections;
-        entry->link = &server->connections;
-        if (entry->next) entry->next->link = &entry->next;
-        server->connections = entry;
+        link_entry(server, entry);
         unsigned num_cut;
         bool gave_way = make_room(server, entry, &num_cut);
         pthread_mutex_unlock(&server->lock);
@@ -152,10 +167,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
     *socket_context = NULL;
     if (!entry) return;
     pthread_mutex_lock(&server->lock);
-    if (entry->link) {
-        *entry->link = entry->next;
-        if (entry->next) entry->next->link = entry->link;
-    }
+    unlink_entry(entry);
     pthread_mutex_unlock(&server->lock);
     free(entry);
 }
@@ -194,9 +206,19 @@ static void run_watchdog(void *ctx, const atomic_bool *stopping) {
 void gs_http_note_known(const gs_http_request *request, uint64_t whose) {
     gs_http_connection *entry = entry_of(request->connection);
     if (!entry) return;
-    pthread_mutex_lock(&entry->server->lock);
+    gs_http_server *server = entry->server;
+    bool gave_way = false;
+    unsigned num_cut;
+    pthread_mutex_lock(&server->lock);
+    bool is_new = !entry->whose && entry->link;
     entry->whose = whose;
-    pthread_mutex_unlock(&entry->server->lock);
+    if (is_new && !entry->cut) {
+        unlink_entry(entry);
+        link_entry(server, entry);
+        gave_way = make_room(server, entry, &num_cut);
+    }
+    pthread_mutex_unlock(&server->lock);
+    if (gave_way && server->options.refused) server->options.refused(server->options.ctx, "crowd");
 }
 
 const char *gs_http_header(const gs_http_request *request, const char *name) {

@@ -100,10 +100,11 @@ typedef struct gs_http_server_options {
     int64_t idle_ms;           // between requests; 0: 30 s
     // Beyond these whoever comes takes the place of a connection of which nobody knows whose it is, so that a crowd of strangers
     // shuts nobody out: of the one whose answer has not moved for longest, two seconds at least; else of the oldest that waits; else of
-    // the oldest that is being answered. Where all are known, and one of them holds more than half of these places, of one of his: that
-    // has idled for a second, that has sent a part of a request for two, that waits at all, that has not read for two, that has been
-    // answered for five; of each kind of whoever has done so for longest. Else of one that has idled for a second or sent a part of a
-    // request for two; else he is cut himself. Who holds more than half and comes again takes no place of another, nor of what he is doing.
+    // the oldest that is being answered. Where all are known, of one of those who hold most of these places, or more than half as many
+    // as who holds most (a sixteenth at least): that has idled for a second, that has sent a part of a request for two, that waits at
+    // all, that has not read for two, that has been answered for five; of each kind of whoever has done so for longest. Else of one that
+    // has idled for a second or sent a part of a request for two; else he is cut himself. Who is one of those and comes again takes no
+    // place of another, nor of what he is doing.
     unsigned max_connections;  // 0: 1024, less where the process may not open that many files
     unsigned max_per_address;  // 0: 128; 127.0.0.0/8 is one address, and so is an IPv6 network of 64 bits
     // Whose a request is, as far as what has come of it unread shows that, as for gs_http_note_known; 0: it does not. Not

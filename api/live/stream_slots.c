@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FEW = 16 };  // this part of all streams anybody may have
+
 typedef struct holding {
     char holder[GS_STREAM_HOLDER_BYTES];
     int count;  // 0: this place is free
@@ -47,9 +49,10 @@ static holding *find(gs_stream_slots *slots, const char *holder) {
 
 bool gs_stream_slots_take(gs_stream_slots *slots, const char *holder) {
     pthread_mutex_lock(&slots->lock);
-    bool is_free = slots->taken < slots->max_streams;
+    int num_free = slots->max_streams - slots->taken;
+    bool is_free = num_free > 0;
     holding *his = is_free ? find(slots, holder) : NULL;
-    if (his && his->count >= slots->max_streams / 2) is_free = false;
+    if (his && his->count >= num_free && his->count >= slots->max_streams / FEW) is_free = false;
     if (is_free) slots->taken++;
     if (is_free && his) his->count++;
     pthread_mutex_unlock(&slots->lock);

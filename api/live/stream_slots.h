@@ -1,5 +1,6 @@
-// Open streams of a server, log followers included, and their limit; half of them at most are one holder's, so that nobody
-// has them all. Thread-safe.
+// Open streams of a server, log followers included, and their limit. Beyond a sixteenth of them a holder gets another one only where
+// more are free than he has: so the first who wants many has half of them, two together two thirds or three quarters, and who comes
+// with none finds some. Thread-safe.
 #ifndef API_LIVE_STREAM_SLOTS_H
 #define API_LIVE_STREAM_SLOTS_H
 

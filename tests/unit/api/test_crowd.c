@@ -339,8 +339,19 @@ static void of_the_known_he_gives_way_who_loses_least(void **state) {
         // And when he comes himself he takes none of others, and none that he uses.
         {{{2, W, 9000, true}, {1, W, 100, false}, {1, W, 200, true}, {1, A, 9000, false}, {1, W, 0, false}}, -1},
         {{{2, W, 9000, true}, {1, W, 100, false}, {1, W, 1200, true}, {1, A, 9000, false}, {1, W, 0, false}}, 2},
-        // Half of them is not more than half.
-        {{{2, W, 900, true}, {2, W, 100, false}, {1, W, 100, false}, {1, W, 200, true}, {0}}, -1},
+        // Two have half of them each: both give way, also to one of their own to none but that one's.
+        {{{2, W, 900, true}, {2, W, 100, false}, {1, W, 100, false}, {1, W, 200, true}, {0}}, 0},
+        {{{2, A, 900, false}, {2, S, 100, false}, {1, W, 100, false}, {1, A, 200, false}, {0}}, 2},
+        {{{2, W, 900, true}, {2, W, 100, false}, {1, W, 100, false}, {1, W, 200, true}, {3, W, 0, false}}, 0},
+        {{{2, W, 9000, true}, {2, W, 9000, false}, {1, W, 1200, true}, {1, W, 200, true}, {1, W, 0, false}}, 2},
+        {{{2, W, 9000, true}, {2, W, 9000, false}, {1, W, 100, false}, {1, W, 200, true}, {1, W, 0, false}}, -1},
+        // And they need all of them: answers are interrupted for somebody else who is known, streams never.
+        {{{2, A, 900, false}, {2, S, 100, false}, {1, A, 100, false}, {1, S, 200, false}, {0}}, -1},
+        {{{2, S, 900, false}, {2, S, 100, false}, {1, A, 100, false}, {1, A, 200, false}, {3, W, 0, false}}, 3},
+        {{{2, A, 900, false}, {2, S, 100, false}, {1, A, 100, false}, {1, S, 200, false}, {1, W, 0, false}}, -1},
+        {{{2, A, 900, false}, {1, W, 1200, true}, {1, W, 200, true}, {1, W, 100, true}, {3, W, 0, false}}, 1},
+        {{{2, W, 1200, true}, {1, A, 200, false}, {1, A, 200, false}, {1, A, 100, false}, {3, W, 0, false}}, 0},
+        {{{2, A, 900, false}, {4, S, 100, false}, {5, A, 100, false}, {1, A, 200, false}, {3, W, 0, false}}, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int chosen = choose(cases[i].places, 4);

@@ -7,7 +7,7 @@
 
 #include "api/live/stream_slots.h"
 
-enum { MOST = 8 };
+enum { MOST = 32, FEW = MOST / 16 };
 
 typedef struct place {
     gs_api_metrics *metrics;
@@ -36,15 +36,28 @@ static int take_all(const char *holder) {
     return count;
 }
 
-static void one_holder_has_half_of_them_at_most(void **state) {
+static void who_wants_many_has_no_more_than_are_left_and_two_keep_nobody_out(void **state) {
     (void)state;
     assert_int_equal(take_all("a"), MOST / 2);
-    assert_int_equal(take_all("b"), MOST / 2);
-    assert_int_equal(take_all("c"), 0);
+    assert_int_equal(take_all("b"), MOST / 4);
+    assert_int_equal(take_all("c"), MOST / 8);
+    assert_int_equal(take_all("a") + take_all("b") + take_all("c"), 0);
     gs_stream_slots_give(here.slots, "a");
-    assert_int_equal(take_all("b"), 0);
+    assert_int_equal(take_all("a"), 0);
     assert_int_equal(take_all("c"), 1);
+    // What is left is for those who have few.
+    assert_int_equal(take_all("d"), FEW);
+    assert_int_equal(take_all("e"), FEW);
+    assert_int_equal(take_all("f"), 0);
     assert_int_equal(gs_stream_slots_taken(here.slots), MOST);
+}
+
+static void two_that_take_turns_leave_a_third_of_them(void **state) {
+    (void)state;
+    int num_a = 0, num_b = 0;
+    while (gs_stream_slots_take(here.slots, "a") && ++num_a && gs_stream_slots_take(here.slots, "b")) num_b++;
+    assert_true(num_a + num_b <= 2 * MOST / 3 + 1);
+    assert_true(gs_stream_slots_take(here.slots, "c"));
 }
 
 static void nobody_in_particular_may_have_all(void **state) {
@@ -72,7 +85,8 @@ static void many_holders_come_and_go(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(one_holder_has_half_of_them_at_most, make, drop),
+        cmocka_unit_test_setup_teardown(who_wants_many_has_no_more_than_are_left_and_two_keep_nobody_out, make, drop),
+        cmocka_unit_test_setup_teardown(two_that_take_turns_leave_a_third_of_them, make, drop),
         cmocka_unit_test_setup_teardown(nobody_in_particular_may_have_all, make, drop),
         cmocka_unit_test_setup_teardown(many_holders_come_and_go, make, drop),
     };
