@@ -35,7 +35,7 @@ static pid_t spawn(const gs_coordinator_process *process, const char *port_file)
     execl(GRADSYNC_BIN_DIR "/gradsync-coordinator", "gradsync-coordinator", "--http",
           process->http[0] ? process->http : http, "--control",
           process->control[0] ? process->control : control, "--data-dir", data, "--port-file",
-          port_file, (char *)NULL);
+          port_file, process->flag, (char *)NULL);
     _exit(127);
 }
 

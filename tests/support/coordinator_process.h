@@ -11,6 +11,7 @@ typedef struct gs_coordinator_process {
     char *directory;  // owned; data below it
     char control[128], http[128];
     pid_t pid;
+    const char *flag;  // that it gets besides; NULL: none
     int log_file;  // where its log goes; 0: "coordinator.log" in the directory
 } gs_coordinator_process;
 
