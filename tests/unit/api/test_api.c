@@ -453,6 +453,27 @@ static void head_has_the_headers_of_get(void **state) {
     gs_wire_response_release(&response);
 }
 
+// Else what comes behind it on the connection would be read as the next answer.
+static void head_of_what_is_sent_in_pieces_has_no_piece(void **state) {
+    static const char *const queries[] = {"", "?follow=true"};
+    for (int i = 0; i < 2; i++) {
+        gs_wire wire;
+        char request[128];
+        fake_answer(*state, GS_READ_LOGS, GS_OK, "", "{\"records\":[{\"rank\":0,\"text\":\"one\"}],\"cursor\":\"1\",\"ended\":true}");
+        fake_answer_then(*state, GS_READ_LOGS, "{\"records\":[],\"cursor\":\"1\",\"ended\":true}");
+        gs_wire_open(&wire, fake_address(*state));
+        snprintf(request, sizeof request, "HEAD /v1/jobs/j/logs%s HTTP/1.1\r\nHost: localhost\r\n\r\n", queries[i]);
+        gs_wire_send(&wire, request);
+        assert_true(gs_wire_wait(&wire, "\r\n\r\n"));
+        assert_non_null(strstr(gs_strbuf_text(&wire.received), "HTTP/1.1 200"));
+        assert_non_null(strstr(gs_strbuf_text(&wire.received), "Content-Type: text/plain"));
+        gs_wire_send(&wire, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_true(gs_wire_wait(&wire, "\r\n\r\nHTTP/1.1 200"));
+        assert_int_equal(strncmp(strstr(gs_strbuf_text(&wire.received), "\r\n\r\n") + 4, "HTTP/1.1 200", 12), 0);
+        gs_wire_close(&wire);
+    }
+}
+
 static void unknown_paths_are_not_found(void **state) {
     assert_status(ask(*state, "GET /nope", "", NULL), 404, "\"not_found\"");
     assert_status(ask(*state, "GET /v1/jobs/j/nope", "", NULL), 404, "\"not_found\"");
@@ -613,6 +634,7 @@ int main(void) {
         TEST(wrong_method_lists_the_right_ones),
         TEST(options_answers_without_a_body),
         TEST(head_has_the_headers_of_get),
+        TEST(head_of_what_is_sent_in_pieces_has_no_piece),
         TEST(unknown_paths_are_not_found),
         TEST(unacceptable_representation_is_refused),
         TEST(foreign_names_are_refused),
