@@ -142,13 +142,24 @@ static gs_json *new_request_body(const gs_route *route) {
     return body;
 }
 
+// Of a text that does not end readers check an event at a time, others the text: what is said of an object holds for the former.
+static gs_json *new_event_schema(void) {
+    static const char *const lines[] = {"id", "event", "data"};
+    gs_json *schema = gs_json_new_object(), *properties = gs_json_new_object();
+    gs_json_set_string(schema, "description", "Events, one behind the other; `data` is JSON.");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) gs_json_set(properties, lines[i], new_type("string"));
+    gs_json_set(schema, "properties", properties);
+    return schema;
+}
+
 static gs_json *new_success(const gs_route *route) {
     gs_json *response = gs_json_new_object(), *content = gs_json_new_object();
     gs_json_set_string(response, "description", route->summary);
     for (int i = 0; i < 3 && route->produces[i]; i++) {
         gs_json *media = gs_json_new_object();
         bool json = strcmp(route->produces[i], "application/json") == 0;
-        gs_json_set(media, "schema", new_type(json ? "object" : "string"));
+        bool is_events = strcmp(route->produces[i], "text/event-stream") == 0;
+        gs_json_set(media, "schema", is_events ? new_event_schema() : new_type(json ? "object" : "string"));
         gs_json_set(content, route->produces[i], media);
     }
     if (route->success == 204)
@@ -158,11 +169,53 @@ static gs_json *new_success(const gs_route *route) {
     return response;
 }
 
-static gs_json *new_responses(const gs_route *route) {
+// All routes that there are.
+typedef struct route_table {
+    const gs_route *routes;
+    size_t num_routes;
+} route_table;
+
+// What an answer always gives that others need: each route with this in its path.
+static const struct {
+    const char *operation, *param, *value;
+} gifts[] = {
+    {"createJob", "job", "$response.body#/id"},
+    {"getJob", "job", "$response.body#/id"},
+    {"createToken", "token", "$response.body#/id"},
+};
+
+static gs_json *new_link(const gs_route *to, const char *param, const char *value) {
+    gs_json *link = gs_json_new_object(), *parameters = gs_json_new_object();
+    gs_json_set_string(parameters, param, value);
+    gs_json_set_string(link, "operationId", to->operation);
+    gs_json_set(link, "parameters", parameters);
+    return link;
+}
+
+static void add_gifts(gs_json *links, const gs_route *route, const route_table *table, size_t gift) {
+    char place[32];
+    snprintf(place, sizeof place, "{%s}", gifts[gift].param);
+    for (size_t i = 0; i < table->num_routes; i++) {
+        const gs_route *to = &table->routes[i];
+        if (to == route || !strstr(to->path, place)) continue;
+        gs_json_set(links, to->operation, new_link(to, gifts[gift].param, gifts[gift].value));
+    }
+}
+
+static void add_links(gs_json *response, const gs_route *route, const route_table *table) {
+    gs_json *links = gs_json_new_object();
+    for (size_t i = 0; i < sizeof gifts / sizeof *gifts; i++)
+        if (strcmp(gifts[i].operation, route->operation) == 0) add_gifts(links, route, table, i);
+    if (gs_json_count(links) > 0) gs_json_set(response, "links", links);
+    else gs_json_release(links);
+}
+
+static gs_json *new_responses(const gs_route *route, const route_table *table) {
     char code[8];
-    gs_json *responses = gs_json_new_object();
+    gs_json *responses = gs_json_new_object(), *success = new_success(route);
+    add_links(success, route, table);
     snprintf(code, sizeof code, "%d", route->success);
-    gs_json_set(responses, code, new_success(route));
+    gs_json_set(responses, code, success);
     if (route->method == GS_CREATE_JOB) gs_json_set(responses, "200", new_success(route));
     if (route->etag) {
         gs_json *unchanged = gs_json_new_object();
@@ -197,7 +250,7 @@ static gs_json *new_security(const gs_route *route) {
     return alternatives;
 }
 
-static gs_json *new_operation(const gs_route *route) {
+static gs_json *new_operation(const gs_route *route, const route_table *table) {
     static const char *const roles[] = {
         [GS_ROLE_ANYBODY] = "none",       [GS_ROLE_AGENT] = "agent",   [GS_ROLE_TRAINER] = "trainer",
         [GS_ROLE_METRICS] = "metrics",    [GS_ROLE_VIEWER] = "viewer", [GS_ROLE_OPERATOR] = "operator",
@@ -210,7 +263,7 @@ static gs_json *new_operation(const gs_route *route) {
     gs_json_set(operation, "security", new_security(route));
     gs_json_set(operation, "parameters", new_parameters(route));
     if (route->body) gs_json_set(operation, "requestBody", new_request_body(route));
-    gs_json_set(operation, "responses", new_responses(route));
+    gs_json_set(operation, "responses", new_responses(route, table));
     return operation;
 }
 
@@ -266,6 +319,12 @@ static gs_json *new_components(const gs_route *routes, size_t num_routes) {
     gs_json_set(content, "application/problem+json", media);
     gs_json_set_string(problem, "description", "Any error: RFC 9457, with a stable code");
     gs_json_set(problem, "content", content);
+    for (size_t i = 0; i < num_routes; i++) {
+        if (strcmp(routes[i].operation, "problem") != 0) continue;
+        gs_json *links = gs_json_new_object();
+        gs_json_set(links, "problem", new_link(&routes[i], "slug", "$response.body#/code"));
+        gs_json_set(problem, "links", links);
+    }
     gs_json_set(responses, "Problem", problem);
     gs_json_set(components, "schemas", schemas);
     gs_json_set(components, "responses", responses);
@@ -283,7 +342,7 @@ static gs_json *new_paths(const gs_route *routes, size_t num_routes) {
             char verb[16];
             snprintf(verb, sizeof verb, "%s", routes[j].verb);
             for (char *c = verb; *c; c++) *c = (char)tolower((unsigned char)*c);
-            gs_json_set(item, verb, new_operation(&routes[j]));
+            gs_json_set(item, verb, new_operation(&routes[j], &(route_table){routes, num_routes}));
         }
         gs_json_set(paths, routes[i].path, item);
     }

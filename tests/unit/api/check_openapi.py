@@ -40,6 +40,30 @@ def resolve(node):
 
 
 resolve(document)
+
+operations = {operation["operationId"]: (path, operation) for path, item in document["paths"].items() for operation in item.values()}
+reached = set()
+
+
+def check_links(response, of):
+    """A link leads to an operation, and says something that it takes."""
+    for name, link in response.get("links", {}).items():
+        path, operation = operations[link["operationId"]]
+        known = {parameter["name"]: parameter for parameter in operation["parameters"]}
+        needed = {key for key, parameter in known.items() if parameter["required"]}
+        assert needed <= set(link["parameters"]) <= set(known), (of, name)
+        for value in link["parameters"].values():
+            assert value.startswith("$response.body#/"), (of, name, value)
+        reached.add(link["operationId"])
+
+
+for name, (path, operation) in operations.items():
+    for response in operation["responses"].values():
+        check_links(response, name)
+check_links(document["components"]["responses"]["Problem"], "Problem")
+# Whoever reads the document is led to each route that needs something from an answer.
+for name, (path, operation) in operations.items():
+    assert "{" not in path or name in reached, f"no link leads to {name}"
 for name, schema in document["components"]["schemas"].items():
     jsonschema.Draft202012Validator.check_schema(schema)
 job = document["components"]["schemas"]["CreateJobRequest"]
@@ -63,6 +87,11 @@ preview = document["components"]["schemas"]["PreviewPlanRequest"]
 one = {"tensors": [{"elements": 4}], "limits_bytes": [16]}
 jsonschema.validate(one, preview)
 refuses(preview, {**one, "limits_bytes": []}, "a plan without limits")
+# A stream is checked as a whole, or an event at a time.
+stream = document["paths"]["/v1/jobs/{job}/stream"]["get"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+jsonschema.validate("id: 1\ndata: {}\n\n", stream)
+jsonschema.validate({"id": "1", "event": "step", "data": "{}"}, stream)
+refuses(stream, {"data": {}}, "an event whose data is no text")
 (key,) = [parameter["schema"] for parameter in document["paths"]["/v1/jobs"]["post"]["parameters"]
           if parameter["name"] == "Idempotency-Key"]
 jsonschema.validate("8e03978e-40d5-43dd-bc93-6894a57f9324", key)
