@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Who may use the API: nobody is asked on loopback until a token is made, everybody elsewhere; and what was revoked stays
-# revoked, whatever becomes of the coordinator. Every route with every kind of token is in tests/unit/api/test_tokens.c.
+# revoked, whatever becomes of the coordinator. Every route with every kind of token is in route_roles.py beside this file.
 . "$(dirname "$0")/lib.sh"
 cli=$bin/gradsync
 
