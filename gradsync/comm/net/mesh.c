@@ -207,6 +207,11 @@ static void give_up(contact *one, const char *why) {
     one->num_calls = MOST_CALLS;
 }
 
+// What it gave cannot be called at all.
+static void never_call(contact *one, int peer, const char *why) {
+    *one = (contact){.peer = peer, .num_calls = MOST_CALLS, .why = why, .since_ns = gs_now_ns()};
+}
+
 // From the own data address, so that packets take the interface that was configured.
 static gs_status call_rank(forming *self, int peer) {
     struct sockaddr_storage own, theirs;
@@ -215,9 +220,16 @@ static gs_status call_rank(forming *self, int peer) {
     int num_calls = one->num_calls + 1;
     const char *why = one->why;
     GS_TRY(read_address(&own, &own_bytes, address_of(self->options), 0));
-    GS_TRY(read_address(&theirs, &their_bytes, self->all[peer].address, self->all[peer].port));
-    if (own.ss_family != theirs.ss_family)
-        return blame_pair(self, peer, "one address is IPv4 and the other is not");
+    const whereabouts *there = &self->all[peer];
+    if (!there->port || there->port > UINT16_MAX ||
+        read_address(&theirs, &their_bytes, there->address, there->port).code) {
+        never_call(one, peer, "what it gave is no address and port");
+        return gs_ok();
+    }
+    if (own.ss_family != theirs.ss_family) {
+        never_call(one, peer, "one address is IPv4 and the other is not");
+        return gs_ok();
+    }
     int fd;
     GS_TRY(open_socket(&fd, theirs.ss_family));
     *one = (contact){.state = CONTACT_CONNECTING,
