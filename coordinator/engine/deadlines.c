@@ -9,7 +9,6 @@
 #include "core/clock.h"
 
 #define FIRST_STEPS 20
-#define BEATS_TO_DEATH 15  // where heartbeats are stretched
 #define TELLS_TO_HANG 3   // of the longest time between two words of a rank
 #define BYE_NS GS_NS_PER_SEC
 #define LONG_WORK_TIMES 10  // of the patience with a step
@@ -189,14 +188,6 @@ static bool is_at_end(const gs_run *run) {
     return run->step >= run->job->spec.steps.target;
 }
 
-// How long it may be silent whatever else is known.
-static int64_t dead_after(const gs_engine *engine, int64_t beat_ns) {
-    // Who has not come back to this life of the coordinator keeps what an earlier one told it.
-    if (!beat_ns) beat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
-    int64_t stretched_ns = BEATS_TO_DEATH * beat_ns;
-    return engine->state.timing.dead_ns > stretched_ns ? engine->state.timing.dead_ns : stretched_ns;
-}
-
 static bool works_long(const gs_run *run) {
     for (int i = 0; i < run->num_members; i++)
         if (run->members[i].activity == GS_ACTIVITY_LONG_WORK) return true;
@@ -206,7 +197,7 @@ static bool works_long(const gs_run *run) {
 // How long a rank may be silent before the next step of the others would have shown that it lives.
 static int64_t patience_with(const gs_engine *engine, const gs_run *run, const gs_member *member, bool is_long) {
     int64_t longest_ns = (int64_t)(run->longest_step_seconds * (double)GS_NS_PER_SEC);
-    int64_t dead_ns = dead_after(engine, member->heartbeat_ns);
+    int64_t dead_ns = gs_state_dead_ns(&engine->state, member->heartbeat_ns);
     if (dead_ns < 3 * longest_ns) dead_ns = 3 * longest_ns;
     return is_long ? 10 * dead_ns : dead_ns;
 }
@@ -215,7 +206,7 @@ static int64_t patience_with(const gs_engine *engine, const gs_run *run, const g
 static bool is_out_of_reach(const gs_engine *engine, const gs_member *member) {
     const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
     return !agent || !gs_agent_is_connected(agent) ||
-           engine->state.now_ns - agent->heard_ns >= dead_after(engine, agent->heartbeat_ns) / 2;
+           engine->state.now_ns - agent->heard_ns >= gs_state_dead_ns(&engine->state, agent->heartbeat_ns) / 2;
 }
 
 typedef struct silent_rank {

@@ -17,6 +17,7 @@
 #include "coordinator/engine/retention.h"
 #include "coordinator/engine/runs/absence.h"
 #include "coordinator/engine/runs/agents.h"
+#include "coordinator/engine/runs/control_path.h"
 #include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/launch.h"
 #include "coordinator/engine/runs/rendezvous.h"
@@ -166,6 +167,7 @@ static void tick(gs_engine *engine) {
         gs_absences_tick(engine);
         gs_adoptions_tick(engine);
         gs_deadlines_tick(engine);
+        gs_control_paths_tick(engine);
     }
     gs_farewells_tick(engine);
     gs_generations_tick(engine);

@@ -101,6 +101,11 @@ typedef struct gs_claim {
     int64_t step, since_ns;  // 0: there is none; since when it is told and the others are not away
 } gs_claim;
 
+// That it is not heard while its generation steps.
+typedef struct gs_member_control {
+    int64_t since_ms, at_step;  // since its last word, by the wall; 0: it is heard. The step at which it was heard then
+} gs_member_control;
+
 typedef struct gs_member {
     gs_job *job;
     // What each tick looks at in ten thousand of them comes first, and lies together.
@@ -110,6 +115,7 @@ typedef struct gs_member {
     gs_kept_call stream;  // Hello; 0 while not connected
     int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns;
     int64_t told_step, told_step_ns;  // which step it last said that it has applied, the same one or another; and when
+    gs_member_control control;
     gs_cadence told;      // how often it was told to be heard; heartbeat_ns: how often it does, as far as we know
     bool takes_cadence;   // it hears of another one than its welcome said
     bool shows_token;     // with each message: what does not is not its own
@@ -177,6 +183,15 @@ typedef struct gs_absence {
     int64_t pace_ns;      // the longest that their connections may have been told, since they are gone
 } gs_absence;
 
+// Of its ranks that are not heard while it steps.
+typedef struct gs_control_path {
+    int num_degraded;      // of them, now
+    int num_marked;        // how often one became so, since it began
+    int64_t since_ns;      // the last word of the first of them; 0: all are heard
+    int64_t clear_ns;      // since when they are, again
+    int64_t next_look_ns;
+} gs_control_path;
+
 struct gs_run {
     gs_job *job;
     gs_run_phase phase;
@@ -205,6 +220,7 @@ struct gs_run {
     int64_t bye_again_ns;  // the next, when one has failed
     gs_claim claim;
     gs_absence absence;
+    gs_control_path control;
     gs_run_cause cause;
     gs_rank_complaint complaints[GS_RUN_MAX_COMPLAINTS];  // the first that came
     int num_complaints;

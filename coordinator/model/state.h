@@ -54,6 +54,8 @@ typedef struct gs_state {
 
 gs_member *gs_state_member(const gs_state *state, uint64_t incarnation);  // NULL: none
 gs_cadence gs_state_cadence(const gs_state *state);
+// How long a rank or worker may be silent whatever else is known. beat_ns: how often it is heard; 0: as it would be told now.
+int64_t gs_state_dead_ns(const gs_state *state, int64_t beat_ns);
 // Whether this tick looks at the job's ranks.
 bool gs_state_has_turn(const gs_state *state, const gs_job *job);
 

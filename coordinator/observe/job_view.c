@@ -4,6 +4,7 @@
 
 #include "coordinator/model/run.h"
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/views/control_path_view.h"
 #include "core/clock.h"
 
 #define LINE_NS (100 * GS_NS_PER_MS)
@@ -149,6 +150,7 @@ static gs_json *member_to_view(const gs_job *job, const gs_run *run, int rank, i
     gs_json_set_double(item, "lag_seconds", gs_job_metrics_lag_seconds(job->sight->metrics, rank));
     gs_json_set_int(item, "resident_memory_bytes", member->rss_bytes);
     bool gone = member->stage == GS_MEMBER_EXITED;
+    if (!gone) gs_control_path_to_view(item, member->control.since_ms);
     if (gone && member->signal) gs_json_set_int(item, "signal", member->signal);
     else if (gone) gs_json_set_int(item, "exit_code", member->exit_code);
     return item;

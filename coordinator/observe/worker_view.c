@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "coordinator/observe/views/control_path_view.h"
 #include "coordinator/observe/views/page.h"
 #include "core/clock.h"
 
@@ -53,7 +54,8 @@ static gs_json *unknown_to_json(const gs_agent *agent) {
     return unknown;
 }
 
-static gs_json *slots_to_json(const gs_observer *observer, const gs_agent *agent, int *busy) {
+// degraded_ms: since when one of its ranks at least is not heard while its generation steps; 0: all are.
+static gs_json *slots_to_json(const gs_observer *observer, const gs_agent *agent, int *busy, int64_t *degraded_ms) {
     gs_json *jobs = gs_json_new_array();
     for (int i = 0; i < agent->num_slots; i++) {
         if (!agent->slots[i].incarnation) continue;
@@ -65,6 +67,8 @@ static gs_json *slots_to_json(const gs_observer *observer, const gs_agent *agent
         if (member->rank >= 0) gs_json_set_int(entry, "rank", member->rank);
         gs_json_set_int(entry, "slot", i);
         gs_json_push(jobs, entry);
+        int64_t since_ms = member->control.since_ms;
+        if (since_ms && (!*degraded_ms || since_ms < *degraded_ms)) *degraded_ms = since_ms;
     }
     return jobs;
 }
@@ -87,7 +91,8 @@ static const char *state_of(const gs_agent *agent, int busy) {
 
 static gs_json *agent_to_view(const gs_observer *observer, const gs_agent *agent, int64_t now_ns) {
     int busy = 0;
-    gs_json *jobs = slots_to_json(observer, agent, &busy);
+    int64_t degraded_ms = 0;
+    gs_json *jobs = slots_to_json(observer, agent, &busy, &degraded_ms);
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "id", agent->name);
     gs_json_set_string(item, "host", agent->host);
@@ -99,6 +104,7 @@ static gs_json *agent_to_view(const gs_observer *observer, const gs_agent *agent
     gs_json_set_string(item, "build", agent->build);
     gs_json_set_bool(item, "connected", gs_agent_is_connected(agent));
     gs_json_set_double(item, "heartbeat_age_seconds", (double)(now_ns - agent->heard_ns) / GS_NS_PER_SEC);
+    gs_control_path_to_view(item, degraded_ms);
     gs_json_set(item, "jobs", jobs);
     gs_json_set(item, "unknown", unknown_to_json(agent));
     return item;

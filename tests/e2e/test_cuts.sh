@@ -44,11 +44,28 @@ done
 finds_step 10
 is_undisturbed
 
-claim "N3: four silences of a worker, the way out of one worker: the steps of the other show that it lives"
+claim "N3: four silences of a worker, the way out of one worker: the steps of the other show that it lives, and people are shown it"
+# Which ranks and workers are shown as not heard while they step, and how many the metrics count.
+degraded_ranks() { get "/v1/jobs/$job/workers" | jq -c '[.items[] | select(.control_path_degraded) | .worker]'; }
+degraded_workers() { get /v1/workers | jq -c '[.items[] | select(.control_path_degraded) | .id]'; }
+degraded_count() { get /metrics | sed -n "s/^gradsync_job_control_path_degraded{job_id=\"$job\"} //p"; }
+shows() { [ "$(degraded_ranks) $(degraded_workers) $(degraded_count)" = "$1 $1 $2" ]; }
+degradations() { echo "$(events_named ControlPathDegraded) $(events_named ControlPathRestored)"; }
+# What was cut before may have been silent for longer than the cut, as TCP waits before it sends again.
+all_are_heard() { shows "[]" 0 && [ "$(events_named ControlPathDegraded)" = "$(events_named ControlPathRestored)" ]; }
+wait_for 10 "all heard before the cut" all_are_heard
+told_before=$(degradations)
 cut a out
+wait_for 10 "worker a and its rank shown as not heard" shows '["a"]' 1
 sleep_ms "$long_ms"
+shows '["a"]' 1 || fail "during the cut: $(degraded_ranks) $(degraded_workers) $(degraded_count)"
+get "/v1/jobs/$job/workers" | jq -e --argjson ms "$long_ms" '.items[] | select(.worker == "a") |
+  now - (.control_path_degraded_since | sub("\\.[0-9]+"; "") | fromdate) >= $ms / 1000 - 1' >/dev/null || fail "since when"
 is_undisturbed
 heal
+wait_for 10 "nobody shown as not heard" shows "[]" 0
+told_once() { [ "$(degradations)" = "$((${told_before% *} + 1)) $((${told_before#* } + 1))" ]; }
+wait_for 10 "one event of each kind" told_once
 worker_knows() { get /v1/workers | jq -e '[.items[] | .connected and .slots_busy == 1] | all and length == 2'; }
 wait_for 30 "both workers" worker_knows
 finds_step 10

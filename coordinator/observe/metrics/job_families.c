@@ -30,6 +30,7 @@ JOB_FAMILY(gradsync_job_world_size, "Ranks of the present generation.", GS_GAUGE
 JOB_FAMILY(gradsync_job_world_size_min, "Fewest ranks it runs with.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_world_size_max, "Most ranks it runs with.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_waiting_workers, "Ranks that have joined and have not started.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_control_path_degraded, "Ranks that are not heard while their generation steps.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_step, "Committed step.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_lost_steps_total, "Steps that were taken again after failures.", GS_COUNTER);
 JOB_FAMILY(gradsync_job_target_steps, "Step at which the job ends.", GS_GAUGE);
@@ -164,6 +165,7 @@ static void refresh_identity(const gs_job_page *page) {
     set(page, &gradsync_job_world_size_min, job->world_min);
     set(page, &gradsync_job_world_size_max, job->world_max);
     set(page, &gradsync_job_waiting_workers, job->waiting);
+    set(page, &gradsync_job_control_path_degraded, job->control_path_degraded);
     set(page, &gradsync_job_step, job->step);
     set(page, &gradsync_job_lost_steps_total, job->lost_steps);
     set(page, &gradsync_job_target_steps, job->target_steps);

@@ -105,6 +105,7 @@ gs_job_shot *gs_job_shot_begin(const gs_job *job) {
     shot->saves = job->sight->saves;
     shot->ranks_shown = job->sight->ranks_shown;
     shot->members = job->run ? calloc((size_t)job->run->num_members + 1, sizeof *shot->members) : NULL;
+    shot->control_path_degraded = job->run ? job->run->control.num_degraded : 0;
     shot->num_members = shot->members ? job->run->num_members : 0;
     return shot;
 }

@@ -24,7 +24,7 @@ typedef struct gs_job_shot {
     char id[GS_JOB_ID_LEN], name[GS_SPEC_NAME_LEN], model[32], optimizer[32], hook[48];
     gs_job_state state;
     int64_t created_ms, started_ms, ended_ms, wall_ms;  // the last: of the moment
-    double generation, world_min, world_max, waiting, step, lost_steps, target_steps;
+    double generation, world_min, world_max, waiting, control_path_degraded, step, lost_steps, target_steps;
     double forming_seconds, recovering_seconds, queued_seconds;
     double rebuilds_ready_order, rebuilds_link, rebuilds_operator;
     gs_link_model link;      // num_samples 0: not known
