@@ -304,6 +304,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
     status = gs_coordinator_create(&state->coordinator, &options);
     if (status.code) {
         return fail(status.code == GS_DATA_LOSS ? EX_DATAERR
+                    : status.code == GS_ALREADY_EXISTS ? EX_CANTCREAT
                     : status.code == GS_FAILED_PRECONDITION ? EX_UNAVAILABLE : EX_OSERR, status);
     }
     char tokens[1200];
@@ -372,7 +373,7 @@ static int run_program(program_state *state, const coordinator_settings *setting
     }
     gs_coordinator_drain(state->coordinator);
     gs_status stopped = turn_until_api_stopped(state);
-    if (data.code) return EX_DATAERR;
+    if (data.code) return data.code == GS_ALREADY_EXISTS ? EX_CANTCREAT : EX_DATAERR;
     return status.code || stopped.code ? EX_SOFTWARE : EX_OK;
 }
 

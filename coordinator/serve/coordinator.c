@@ -27,6 +27,7 @@
 #include "core/log.h"
 #include "rpc/server/rpc_server.h"
 
+#define CLAIM_TRIES 2000  // milliseconds at least
 #define SWEEP_AGE_NS (3600 * GS_NS_PER_SEC)  // of what a save has left
 
 struct gs_coordinator {
@@ -187,6 +188,12 @@ static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_o
     return gs_ok();
 }
 
+// Before anybody is commanded; a disk that does not answer holds nobody up for longer, and its answer ends this one then.
+static gs_status await_claim(const gs_coordinator *coordinator) {
+    for (int i = 0; i < CLAIM_TRIES && gs_marked_root_claim(coordinator->root) == GS_ROOT_UNCLAIMED; i++) gs_sleep_ns(GS_NS_PER_MS);
+    return gs_marked_root_refused(coordinator->root);
+}
+
 gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_options *options) {
     gs_coordinator *coordinator = calloc(1, sizeof *coordinator);
     if (!coordinator) return gs_error(GS_RESOURCE_EXHAUSTED, "coordinator: out of memory");
@@ -215,6 +222,11 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
     coordinator->steps.performer.marked_root = coordinator->root;
     coordinator->mark = gs_left_mark_create(coordinator->writer, coordinator->root, &coordinator->steps.state->agents);
     coordinator->service.mark = coordinator->mark;
+    status = await_claim(coordinator);
+    if (status.code) {
+        gs_coordinator_destroy(coordinator);
+        return status;
+    }
     gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir, coordinator->writer);
     if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
@@ -259,6 +271,7 @@ static void is_kept(gs_write *write, gs_status status) {
 }
 
 gs_status gs_coordinator_check_data(const gs_coordinator *coordinator) {
+    GS_TRY(gs_marked_root_refused(coordinator->root));
     GS_TRY(gs_integrity_found(coordinator->integrity));
     const gs_cluster *cluster = &coordinator->steps.state->cluster;
     if (!cluster->is_old_copy) return gs_ok();

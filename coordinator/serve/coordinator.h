@@ -40,7 +40,8 @@ GS_NODISCARD gs_status gs_coordinator_turn(gs_coordinator *coordinator);
 void gs_coordinator_wake(const gs_coordinator *coordinator);
 const char *gs_coordinator_control_endpoint(const gs_coordinator *coordinator);
 const char *gs_coordinator_guarded_endpoint(const gs_coordinator *coordinator);  // "": there is none besides
-// DATA_LOSS: a worker has shown that the database is an old copy. It is to end: nothing is decided from it.
+// DATA_LOSS: a worker has shown that the database is an old copy. ALREADY_EXISTS: a coordinator on a copy of it lives, and has the
+// checkpoints. It is to end: nothing is decided from it.
 GS_NODISCARD gs_status gs_coordinator_check_data(const gs_coordinator *coordinator);
 // Refuses new jobs from now on.
 void gs_coordinator_drain(gs_coordinator *coordinator);

@@ -14,6 +14,12 @@
 
 typedef struct gs_marked_root gs_marked_root;
 
+typedef enum gs_root_claim {
+    GS_ROOT_UNCLAIMED = 0,  // it has not been tried
+    GS_ROOT_TRIED,          // it is ours, or its disk is away, or has no locks: nothing is known against it
+    GS_ROOT_OF_ANOTHER      // a coordinator of the same cluster lives and has it (root_lock.h)
+} gs_root_claim;
+
 typedef struct gs_marked_root_options {
     const char *data_dir;
     const char *path, *given;  // absolute; as somebody wrote it
@@ -27,8 +33,11 @@ bool gs_marked_root_recall(char path[GS_ROOT_PATH_LEN], const char *data_dir, co
 
 gs_marked_root *gs_marked_root_create(const gs_marked_root_options *options);  // never NULL; reads the data directory alone
 void gs_marked_root_destroy(gs_marked_root *root);                             // NULL is fine
-// Leaves the mark of this life: waits for the disk. UNAVAILABLE: it is not there.
+// Leaves the mark of this life: waits for the disk. UNAVAILABLE: it is not there. ALREADY_EXISTS: another coordinator of this
+// cluster lives and has it; its mark stays.
 GS_NODISCARD gs_status gs_marked_root_leave(gs_marked_root *root);
+gs_root_claim gs_marked_root_claim(const gs_marked_root *root);          // any thread
+GS_NODISCARD gs_status gs_marked_root_refused(const gs_marked_root *root);  // any thread: that ALREADY_EXISTS, for good. Of NULL it is ok
 // Any thread that may wait for the disk: something was not found there. Reads the mark: UNAVAILABLE where that is not there either,
 // and from then on, until it is left again. Of NULL, and of one that was never marked, what is not there is gone.
 GS_NODISCARD gs_status gs_marked_root_confirm(gs_marked_root *root);

@@ -1,11 +1,14 @@
 // The mark among the checkpoints: left as soon as it can be, and only where they are.
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -226,6 +229,84 @@ static void an_operator_may_say_that_it_is_a_new_one(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+// On a copy of its data directory, or the original of one, at the same time.
+static gs_marked_root *open_other(const place *it, const char *cluster, uint64_t life) {
+    char data_dir[700];
+    snprintf(data_dir, sizeof data_dir, "%s/copy", it->root);
+    mkdir(data_dir, 0700);
+    return gs_marked_root_create(&(gs_marked_root_options){.data_dir = data_dir, .path = it->path, .cluster = cluster, .life = life});
+}
+
+static void one_of_a_cluster_has_it_at_a_time(void **state) {
+    place *it = *state;
+    make(it, "disk");
+    begin(it, LIFE, false);
+    take_done(it);
+    assert_int_equal(gs_marked_root_claim(it->marked), GS_ROOT_TRIED);
+    gs_marked_root *other = open_other(it, "one", LIFE + 1);
+    assert_int_equal(gs_marked_root_claim(other), GS_ROOT_UNCLAIMED);
+    assert_ok(gs_marked_root_refused(other));
+    gs_status status = gs_marked_root_leave(other);
+    assert_int_equal(status.code, GS_ALREADY_EXISTS);
+    assert_non_null(strstr(status.message, it->root));  // whose it is
+    assert_int_equal(gs_marked_root_claim(other), GS_ROOT_OF_ANOTHER);
+    assert_int_equal(gs_marked_root_refused(other).code, GS_ALREADY_EXISTS);
+    expect_life(it, LIFE);
+    gs_marked_root *elsewhere = open_other(it, "two", LIFE + 2);
+    assert_ok(gs_marked_root_leave(elsewhere));
+    gs_marked_root_destroy(elsewhere);
+    end(it);
+    // What was refused is for good; who comes anew has it.
+    assert_int_equal(gs_marked_root_refused(other).code, GS_ALREADY_EXISTS);
+    gs_marked_root_destroy(other);
+    other = open_other(it, "one", LIFE + 1);
+    assert_ok(gs_marked_root_leave(other));
+    begin(it, LIFE + 3, false);
+    take_done(it);
+    assert_int_equal(gs_marked_root_refused(it->marked).code, GS_ALREADY_EXISTS);
+    end(it);
+    gs_marked_root_destroy(other);
+}
+
+// It holds the one that it has locked, and on another disk nothing.
+static void a_disk_that_is_exchanged_is_locked_anew(void **state) {
+    place *it = *state;
+    make(it, "disk");
+    begin(it, LIFE, false);
+    take_done(it);
+    move(it, "disk", "away");
+    make(it, "disk");
+    assert_int_equal(gs_marked_root_leave(it->marked).code, GS_UNAVAILABLE);
+    gs_marked_root *other = open_other(it, "one", LIFE + 1);
+    assert_ok(gs_marked_root_leave(other));  // it knows of no mark
+    end(it);
+    begin(it, LIFE + 2, true);
+    take_done(it);
+    assert_int_equal(gs_marked_root_refused(it->marked).code, GS_ALREADY_EXISTS);
+    end(it);
+    gs_marked_root_destroy(other);
+}
+
+// Whoever writes checkpoints could make it, and hold it.
+static void a_lock_that_others_made_keeps_nobody_out(void **state) {
+    place *it = *state;
+    char path[800];
+    if (geteuid() != 0) skip();
+    make(it, "disk");
+    make(it, "disk/checkpoints");
+    snprintf(path, sizeof path, "%s/COORDINATOR-one.lock", it->path);
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(fchown(file, 4711, 4711), 0);
+    assert_int_equal(flock(file, LOCK_EX), 0);
+    begin(it, LIFE, false);
+    take_done(it);
+    assert_ok(gs_marked_root_refused(it->marked));
+    expect_life(it, LIFE);
+    end(it);
+    close(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(it_is_left_again_until_it_is_there),
@@ -233,6 +314,9 @@ int main(void) {
         TEST(another_directory_does_not_pass_for_the_one_that_was_marked),
         TEST(a_disk_that_goes_while_the_coordinator_lives_is_missed),
         TEST(an_operator_may_say_that_it_is_a_new_one),
+        TEST(one_of_a_cluster_has_it_at_a_time),
+        TEST(a_disk_that_is_exchanged_is_locked_anew),
+        TEST(a_lock_that_others_made_keeps_nobody_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
