@@ -7,7 +7,6 @@
 #include "coordinator/model/run.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
-#include "coordinator/observe/peer_identity.h"
 #include "coordinator/store/log_disk.h"
 #include "core/clock.h"
 #include "core/digest.h"

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "coordinator/engine/base/identity.h"
 #include "coordinator/model/state.h"
 #include "coordinator/store/writer.h"
 #include "core/metrics.h"
@@ -79,6 +80,15 @@ void gs_observer_note_store(gs_observer *observer, gs_status status);
 // {job} of a request: id, unique prefix of at least four characters, or name. *details when it is ambiguous.
 GS_NODISCARD gs_status gs_observer_find_job(const gs_observer *observer, gs_job **job, gs_json **details,
                                             const gs_json *request);
+
+// What a message that comes in shows of its sender. Borrows the peer's name.
+static inline gs_identity gs_identity_of_peer(const gs_rpc_peer *peer) {
+    const gs_rpc_caller *caller = &peer->caller;
+    return (gs_identity){.principal = {caller->is_known, caller->is_pool, caller->name},
+                         .incarnation = peer->incarnation,
+                         .job = peer->job,
+                         .token = peer->token};
+}
 
 // The ids of those that this text may mean. The caller's.
 gs_json *gs_job_candidates_to_view(const gs_job_table *jobs, const char *text);

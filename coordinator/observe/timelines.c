@@ -9,7 +9,6 @@
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_sight.h"
-#include "coordinator/observe/peer_identity.h"
 #include "coordinator/observe/recall.h"
 #include "core/clock.h"
 

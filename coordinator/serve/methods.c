@@ -13,7 +13,7 @@
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/metrics/diagnose.h"
 #include "coordinator/observe/metrics/metrics_page.h"
-#include "coordinator/observe/peer_identity.h"
+#include "coordinator/observe/observer.h"
 #include "coordinator/observe/rank_reports.h"
 #include "coordinator/observe/sights.h"
 #include "coordinator/observe/timelines.h"

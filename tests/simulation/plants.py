@@ -23,7 +23,7 @@ BUGS = [
     # Who may say what.
     ("admission: any generation will do", "engine/admission.c",
      "generation == (int64_t)member->job->run->generation", "generation <= (int64_t)member->job->run->generation"),
-    ("admission: who has exited may go on", "model/identity.c", "member->stage == GS_MEMBER_EXITED ||", "false ||"),
+    ("admission: who has exited may go on", "engine/base/identity.c", "member->stage == GS_MEMBER_EXITED ||", "false ||"),
     ("hello: the launch token is not looked at, nor the end", "engine/runs/rendezvous.c",
      "if (gs_identity_find_member(&member, &engine->state, &who) != GS_IDENTITY_OWN || member->launch_token != hello->launch_token ||",
      "if (!(member = gs_state_member(&engine->state, who.incarnation)) || member->job != job ||"),

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coordinator/engine/base/identity.h"
 #include "coordinator/model/agent.h"
 #include "coordinator/model/agent_devices.h"
 #include "coordinator/model/call.h"
@@ -17,7 +18,6 @@
 #include "coordinator/model/cluster.h"
 #include "coordinator/model/exchange.h"
 #include "coordinator/model/fault.h"
-#include "coordinator/model/identity.h"
 #include "coordinator/model/run.h"
 #include "core/status.h"
 #include "rpc/schema/role.h"

@@ -1,8 +1,9 @@
 #include "coordinator/observe/hosts/rank_keyring.h"
-#include "coordinator/observe/peer_identity.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "coordinator/observe/observer.h"
 
 static bool read_key(gs_rank_key *key, int64_t *slot, const gs_json *entry) {
     *key = (gs_rank_key){0};

@@ -25,7 +25,7 @@ static bool is_shown(const gs_play *play) { return mute(play)->control.since_ms 
 
 static void live(gs_play *play, const manners *how, int64_t ns) {
     for (int64_t begin_ns = play->now_ns; play->now_ns - begin_ns < ns;) {
-        gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+        gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.who.incarnation = GS_PLAY_AGENT, .generation = -1}};
         gs_play_hear(play, &agent);
         for (int i = 0; i < GS_PLAY_RANKS; i++)
             if (i != RANK || !how->silent) gs_play_say(play, i, GS_ON_HEARTBEAT);

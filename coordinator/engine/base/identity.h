@@ -1,7 +1,7 @@
 // Who a message is from: what it shows (incarnation, job, launch token, key) is compared with whom it names here, and nowhere else.
 // Which of them who may say a message is coordinator/engine/admission.h's.
-#ifndef COORDINATOR_MODEL_IDENTITY_H
-#define COORDINATOR_MODEL_IDENTITY_H
+#ifndef COORDINATOR_ENGINE_BASE_IDENTITY_H
+#define COORDINATOR_ENGINE_BASE_IDENTITY_H
 
 #include "coordinator/model/state.h"
 

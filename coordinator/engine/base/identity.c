@@ -1,4 +1,4 @@
-#include "coordinator/model/identity.h"
+#include "coordinator/engine/base/identity.h"
 
 #include <stddef.h>
 
