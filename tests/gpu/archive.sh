@@ -25,8 +25,8 @@ done
 programs=(tests/gpu_kernels tests/gpu_nccl_ranks bin/bench_gpu_kernels)
 targets=(gpu_kernels gpu_nccl_ranks bench_gpu_kernels)
 if [ $service = ON ]; then
-  programs+=(tests/gpu_device tests/gpu_models bin/bench_gpu_train bin/gradsync-conformance bin/gradsync-worker bin/gradsync-coordinator bin/gradsync-api bin/gradsync)
-  targets+=(gpu_device gpu_models bench_gpu_train gradsync-conformance gradsync-worker gradsync-coordinator gradsync-api gradsync_cli)
+  programs+=(tests/gpu_{device,stream,graph,models} bin/bench_gpu_train bin/gradsync-conformance bin/gradsync-worker bin/gradsync-coordinator bin/gradsync-api bin/gradsync)
+  targets+=(gpu_{device,stream,graph,models} bench_gpu_train gradsync-conformance gradsync-worker gradsync-coordinator gradsync-api gradsync_cli)
 fi
 
 # DT_RPATH, which holds for what a library needs as well: libopenblas comes with libgfortran, which a DT_RUNPATH of the

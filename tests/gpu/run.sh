@@ -98,9 +98,12 @@ else
 fi
 others='^gpu_kernels|^gpu_nccl|^conformance'
 if [ -n "$built" ]; then
-  for test in gpu_device gpu_models; do
-    if [ -x "$bin/$test" ]; then run "$test" 120 "$bin/$test"; else skip "$test" "not in this archive"; fi
-  done
+  if [ -x "$bin/gpu_device" ]; then
+    # One after the other: the first looks at what is free of the GPU's memory.
+    # shellcheck disable=SC2016
+    run_beside "device contract" 120 1 gpu_{device,stream,graph} -- bash -c '"$0/$1"' "$bin"
+  else skip "device contract" "not in this archive"; fi
+  if [ -x "$bin/gpu_models" ]; then run gpu_models 120 "$bin/gpu_models"; else skip gpu_models "not in this archive"; fi
 elif ctest_has -E "$others"; then
   drop_steps 1
   in_ctest "device contract, library, trainer" 200 -E "$others"

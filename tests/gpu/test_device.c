@@ -1,5 +1,5 @@
-// The contract of kernels/device.h on "cuda:0"; in a SIM build on the software machine. Without a device every
-// test is skipped.
+// The contract of a device (kernels/device.h) on "cuda:0": memory, who it is, how it is lost; in a SIM build on the software
+// machine. Streams and graphs have files of their own. Without a device every test is skipped.
 //
 // What ends the device for its process (a sticky error) or needs another environment runs in a child: this
 // binary with the name of a body.
@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,44 +18,12 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "kernels/event_wait.h"
 #include "kernels/half.h"
+#include "tests/gpu/device_case.h"
 #include "tests/gpu/stuck.h"
 #include "tests/support/asserts.h"
-#include "tests/support/test_device.h"
 
-#define COUNT ((size_t)100003)
-#define PATIENCE gs_deadline_in_seconds(60)
 #define CHILD_SECONDS 40
-
-static gs_device *the_device;  // NULL: none, `reason` says why
-static char reason[300];
-
-static gs_device *take_device(void) {
-    if (!the_device) {
-        print_message("no CUDA device: %s\n", reason);
-        skip();
-    }
-    return the_device;
-}
-
-static void assert_status(gs_status status, gs_code code, const char *text) {
-    if (status.code != code || !strstr(status.message, text))
-        fail_msg("%s: '%s' instead of %s with '%s'", gs_code_name(status.code), status.message,
-                 gs_code_name(code), text);
-}
-
-static void *take_memory(size_t bytes) {
-    void *memory = NULL;
-    assert_ok(gs_device_alloc(the_device, &memory, bytes));
-    return memory;
-}
-
-static float read_float(const float *at) {
-    float value;
-    assert_ok(gs_device_download(the_device, &value, at, sizeof value));
-    return value;
-}
 
 // ---- memory
 
@@ -133,337 +103,6 @@ static void pinned_memory_passes_both_ways(void **state) {
     gs_device_free_pinned(device, pinned);
     gs_device_free_pinned(device, NULL);
     gs_device_free(device, memory);
-}
-
-// ---- streams
-
-static void first_error_sticks_until_the_wait(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device);
-    gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT, "first"));
-    gs_stream_fail(stream, gs_error(GS_INTERNAL, "second"));
-    assert_status(gs_stream_wait(stream, (gs_deadline){0}), GS_INVALID_ARGUMENT, "first");
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-}
-
-static void for_each_item(void *ctx, size_t item) {
-    ((int *)ctx)[item]++;
-}
-
-static void a_gpu_runs_no_code_of_the_host(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device);
-    int touched[2] = {0};
-    gs_stream_for_each(stream, 2, for_each_item, touched);
-    assert_status(gs_stream_wait(stream, PATIENCE), GS_FAILED_PRECONDITION, "runs no code of the host");
-    assert_int_equal(touched[0] + touched[1], 0);
-}
-
-static void a_bad_token_is_named_by_the_wait(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device);
-    const int32_t tokens[] = {1, 2, 70000, 3};
-    int32_t *on_device = take_memory(sizeof tokens);
-    float *wte = take_memory(100 * 8 * 4), *wpe = take_memory(4 * 8 * 4), *out = take_memory(4 * 8 * 4);
-    assert_ok(gs_device_upload(device, on_device, tokens, sizeof tokens));
-    gs_device_kernels(device)->embedding(stream, out, on_device, wte, wpe, 1, 4, 8, 100);
-    assert_status(gs_stream_wait(stream, PATIENCE), GS_INVALID_ARGUMENT,
-                  "embedding: row 2: token 70000 is not in [0, 100)");
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-    gs_device_free(device, on_device);
-    gs_device_free(device, wte);
-    gs_device_free(device, wpe);
-    gs_device_free(device, out);
-}
-
-// A factor that comes behind it does not apply, though the host has heard of nothing, and neither does one behind a launch
-// that failed. The wait for a point says it, while later work runs.
-static void bad_data_keeps_updates_back(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    const gs_kernels *kernels = gs_device_kernels(device);
-    gs_stream *stream = gs_device_stream(device);
-    const gs_grad_clip clip = {.loss_scale = 1, .unscaling = 1};
-    const int32_t tokens[] = {1, 100};
-    int32_t *on_device = take_memory(sizeof tokens);
-    float *memory = take_memory(COUNT * sizeof *memory);
-    double *squares = take_memory(sizeof *squares);
-    gs_grad_factor *factor = take_memory(sizeof *factor), got[3];
-    gs_event *point;
-    assert_ok(gs_event_create(&point, device, false));
-    assert_ok(gs_device_upload(device, on_device, tokens, sizeof tokens));
-    for (int turn = 0; turn < 3; turn++) {
-        if (turn == 0) kernels->embedding(stream, memory, on_device, memory, memory, 1, 2, 4, 100);
-        if (turn == 1) gs_stream_fail(stream, gs_error(GS_INTERNAL, "a launch"));
-        kernels->grad_factor(stream, factor, squares, 1, &clip);
-        gs_event_record(point, stream);
-        kernels->fill(stream, memory, 1, COUNT);
-        gs_status status = gs_stream_wait_until(stream, point, "the factor", PATIENCE);
-        if (turn == 0) assert_status(status, GS_INVALID_ARGUMENT, "embedding: row 1: token 100");
-        if (turn == 1) assert_status(status, GS_INTERNAL, "a launch");
-        if (turn == 2) assert_ok(status);
-        assert_ok(gs_device_download(device, &got[turn], factor, sizeof *got));
-    }
-    assert_int_equal(got[0].applies, 0);
-    assert_int_equal(got[1].applies, 0);
-    assert_int_equal(got[2].applies, 1);
-    assert_true(got[2].value == 1);
-    gs_event_destroy(point);
-    gs_device_free(device, on_device);
-    gs_device_free(device, memory);
-    gs_device_free(device, squares);
-    gs_device_free(device, factor);
-}
-
-static void a_wait_ends_at_its_deadline(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream;
-    assert_ok(gs_stream_create(&stream, device, GS_STREAM_HIGH));
-    assert_non_null(gs_stream_native(stream));
-    atomic_bool released = false;
-    assert_ok(stuck_begin(stream, &released));
-    assert_status(gs_stream_wait(stream, gs_deadline_in_ms(50)), GS_DEADLINE_EXCEEDED,
-                  "device cuda:0: the side stream's work was not done in time");
-    // Others are not held up by it.
-    float *memory = take_memory(COUNT * sizeof *memory);
-    gs_device_kernels(device)->fill(gs_device_stream(device), memory, 3.0f, COUNT);
-    assert_ok(gs_stream_wait(gs_device_stream(device), PATIENCE));
-    atomic_store(&released, true);
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-    gs_stream_destroy(stream);
-    gs_device_free(device, memory);
-}
-
-// The point of a stream: who follows waits for the event and not for what came later.
-static void a_follower_starts_behind_the_point(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    const gs_kernels *kernels = gs_device_kernels(device);
-    gs_stream *leader, *follower;
-    gs_event *event;
-    assert_ok(gs_stream_create(&leader, device, GS_STREAM_NORMAL));
-    assert_ok(gs_stream_create(&follower, device, GS_STREAM_HIGH));
-    assert_ok(gs_event_create(&event, device, false));
-    float *a = take_memory(COUNT * sizeof *a), *b = take_memory(COUNT * sizeof *b);
-    atomic_bool released = false;
-    kernels->fill(leader, a, 5.0f, COUNT);
-    gs_event_record(event, leader);
-    assert_ok(stuck_begin(leader, &released));
-    gs_stream_set_point(leader, event);
-    gs_stream_follow(follower, leader);
-    kernels->copy(follower, b, a, COUNT * sizeof *a);
-    assert_ok(gs_stream_wait(follower, PATIENCE));
-    gs_stream_set_point(leader, NULL);
-    gs_stream_follow(follower, leader);
-    assert_status(gs_stream_wait(follower, gs_deadline_in_ms(50)), GS_DEADLINE_EXCEEDED, "not done");
-    atomic_store(&released, true);
-    assert_ok(gs_stream_wait(follower, PATIENCE));
-    assert_ok(gs_stream_wait(leader, PATIENCE));
-    assert_true(read_float(b + COUNT - 1) == 5.0f);
-    gs_event_destroy(event);
-    gs_stream_destroy(follower);
-    gs_stream_destroy(leader);
-    gs_device_free(device, a);
-    gs_device_free(device, b);
-}
-
-// Two streams in turns, each behind the other: no value is seen early or late.
-static void streams_that_follow_each_other_take_turns(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    const gs_kernels *kernels = gs_device_kernels(device);
-    gs_stream *one = gs_device_stream(device), *other;
-    assert_ok(gs_stream_create(&other, device, GS_STREAM_HIGH));
-    float *x = take_memory(COUNT * sizeof *x), *y = take_memory(COUNT * sizeof *y);
-    kernels->fill(one, x, 1.0f, COUNT);
-    for (int i = 0; i < 20; i++) {
-        gs_stream_follow(other, one);
-        kernels->scale(other, y, x, 2.0f, COUNT);
-        gs_stream_follow(one, other);
-        kernels->scale(one, x, y, 0.75f, COUNT);
-    }
-    assert_ok(gs_stream_wait(one, PATIENCE));
-    float want = 1.0f;
-    for (int i = 0; i < 20; i++) want = want * 2.0f * 0.75f;
-    assert_true(read_float(x) == want);
-    assert_true(read_float(x + COUNT - 1) == want);
-    gs_stream_destroy(other);
-    gs_device_free(device, x);
-    gs_device_free(device, y);
-}
-
-// ---- events
-
-static void events_say_when_they_are_done(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream;
-    gs_event *begin, *end;
-    bool done = false;
-    int64_t ns = -1;
-    assert_ok(gs_stream_create(&stream, device, GS_STREAM_NORMAL));
-    assert_ok(gs_event_create(&begin, device, true));
-    assert_ok(gs_event_create(&end, device, true));
-    assert_ok(gs_event_query(end, &done));
-    assert_true(done);
-    assert_status(gs_event_elapsed(begin, end, &ns), GS_FAILED_PRECONDITION, "never recorded");
-    atomic_bool released = false;
-    gs_event_record(begin, stream);
-    assert_ok(stuck_begin(stream, &released));
-    gs_event_record(end, stream);
-    assert_ok(gs_event_query(end, &done));
-    assert_false(done);
-    assert_status(gs_event_elapsed(begin, end, &ns), GS_FAILED_PRECONDITION, "not done yet");
-    atomic_store(&released, true);
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-    assert_ok(gs_event_query(end, &done));
-    assert_true(done);
-    assert_ok(gs_event_elapsed(begin, end, &ns));
-    assert_true(ns >= 0);
-    gs_event_destroy(begin);
-    gs_event_destroy(end);
-    gs_event_destroy(NULL);
-    gs_stream_destroy(stream);
-}
-
-// ---- graphs
-
-static gs_graph *capture_scale(gs_device *device, float *to, const float *from, gs_event *event) {
-    gs_stream *stream = gs_device_stream(device);
-    gs_graph *graph = NULL;
-    assert_true(gs_device_has_graphs(device));
-    assert_ok(gs_graph_begin(stream));
-    gs_device_kernels(device)->scale(stream, to, from, 2.0f, COUNT);
-    if (event) gs_event_record(event, stream);
-    gs_device_kernels(device)->scale(stream, to, to, 0.5f, COUNT);
-    gs_device_kernels(device)->scale(stream, to, to, 3.0f, COUNT);
-    assert_ok(gs_graph_end(&graph, stream));
-    return graph;
-}
-
-static void a_graph_runs_each_time_it_is_launched(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device);
-    float *from = take_memory(COUNT * sizeof *from), *to = take_memory(COUNT * sizeof *to);
-    gs_graph *graph = capture_scale(device, to, from, NULL);
-    assert_true(read_float(to) == 0.0f);
-    for (int i = 1; i <= 5; i++) {
-        gs_device_kernels(device)->fill(stream, from, (float)i, COUNT);
-        assert_ok(gs_graph_launch(graph, stream));
-        assert_true(read_float(to + COUNT - 1) == 3.0f * (float)i);
-    }
-    gs_graph_destroy(graph);
-    gs_graph_destroy(NULL);
-    gs_device_free(device, from);
-    gs_device_free(device, to);
-}
-
-// What a step does: one launch, and others take up its parts by the events inside.
-static void each_launch_records_the_events_inside(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device), *side;
-    gs_event *event;
-    assert_ok(gs_stream_create(&side, device, GS_STREAM_HIGH));
-    assert_ok(gs_event_create(&event, device, true));
-    float *from = take_memory(COUNT * sizeof *from), *to = take_memory(COUNT * sizeof *to);
-    float *seen = take_memory(COUNT * sizeof *seen);
-    gs_graph *graph = capture_scale(device, to, from, event);
-    gs_stream_set_point(stream, event);
-    for (int i = 1; i <= 5; i++) {
-        gs_device_kernels(device)->fill(stream, from, (float)i, COUNT);
-        assert_ok(gs_graph_launch(graph, stream));
-        gs_stream_follow(side, stream);
-        gs_device_kernels(device)->copy(side, seen, from, COUNT * sizeof *seen);
-        assert_ok(gs_stream_wait(side, PATIENCE));
-        assert_ok(gs_stream_wait(stream, PATIENCE));
-        assert_true(read_float(seen + COUNT - 1) == (float)i);
-        assert_true(read_float(to) == 3.0f * (float)i);
-        bool done = false;
-        assert_ok(gs_event_query(event, &done));
-        assert_true(done);
-    }
-    gs_stream_set_point(stream, NULL);
-    gs_graph_destroy(graph);
-    gs_event_destroy(event);
-    gs_stream_destroy(side);
-    gs_device_free(device, from);
-    gs_device_free(device, to);
-    gs_device_free(device, seen);
-}
-
-// The event counts from the launch on, not from when the graph comes to it: with the launch still behind other
-// work, a follower waits and does not take the launch before for this one.
-static void a_follower_waits_for_the_launch_that_was_last(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device), *side;
-    gs_event *event;
-    assert_ok(gs_stream_create(&side, device, GS_STREAM_HIGH));
-    assert_ok(gs_event_create(&event, device, false));
-    float *from = take_memory(COUNT * sizeof *from), *to = take_memory(COUNT * sizeof *to);
-    gs_graph *graph = capture_scale(device, to, from, event);
-    assert_ok(gs_graph_launch(graph, stream));
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-    atomic_bool released = false;
-    assert_ok(stuck_begin(stream, &released));
-    assert_ok(gs_graph_launch(graph, stream));
-    gs_stream_set_point(stream, event);
-    gs_stream_follow(side, stream);
-    gs_status early = gs_stream_wait(side, gs_deadline_in_ms(50));
-    atomic_store(&released, true);
-    assert_ok(gs_stream_wait(side, PATIENCE));
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-    assert_status(early, GS_DEADLINE_EXCEEDED, "not done");
-    gs_stream_set_point(stream, NULL);
-    gs_graph_destroy(graph);
-    gs_event_destroy(event);
-    gs_stream_destroy(side);
-    gs_device_free(device, from);
-    gs_device_free(device, to);
-}
-
-static void a_capture_outlives_what_does_not_belong_in_it(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device);
-    float *to = take_memory(COUNT * sizeof *to);
-    void *memory = NULL;
-    float value = 0.0f;
-    gs_graph *graph = NULL;
-    assert_ok(gs_graph_begin(stream));
-    assert_status(gs_stream_wait(stream, PATIENCE), GS_FAILED_PRECONDITION, "graph_begin");
-    assert_status(gs_device_alloc(device, &memory, 100), GS_FAILED_PRECONDITION, "memory is allocated");
-    assert_status(gs_device_download(device, &value, to, 4), GS_FAILED_PRECONDITION, "memory is copied");
-    assert_status(gs_graph_begin(stream), GS_FAILED_PRECONDITION, "a graph is begun");
-    gs_device_kernels(device)->fill(stream, to, 7.0f, COUNT);
-    assert_ok(gs_graph_end(&graph, stream));
-    assert_ok(gs_graph_launch(graph, stream));
-    assert_true(read_float(to) == 7.0f);
-    gs_graph_destroy(graph);
-    gs_device_free(device, to);
-}
-
-static void a_launcher_that_fails_ends_the_capture_with_its_words(void **state) {
-    (void)state;
-    gs_device *device = take_device();
-    gs_stream *stream = gs_device_stream(device);
-    float *to = take_memory(COUNT * sizeof *to);
-    gs_graph *graph = NULL;
-    assert_ok(gs_graph_begin(stream));
-    gs_device_kernels(device)->cast(stream, to, GS_BF16, to, GS_FP32, 1.0f, 10);
-    assert_status(gs_graph_end(&graph, stream), GS_INVALID_ARGUMENT, "cannot be done in place");
-    assert_null(graph);
-    // The stream is as before.
-    gs_device_kernels(device)->fill(stream, to, 1.0f, COUNT);
-    assert_ok(gs_stream_wait(stream, PATIENCE));
-    assert_true(read_float(to) == 1.0f);
-    gs_device_free(device, to);
 }
 
 // ---- sums
@@ -681,21 +320,6 @@ static void a_machine_without_a_driver_is_said_to_be_one(void **state) {
 }
 #endif
 
-static int open_first(void **state) {
-    (void)state;
-    gs_status status = gs_device_open(&the_device, "cuda:0", NULL);
-    if (!status.code) return 0;
-    gs_test_miss_device(status.message);
-    snprintf(reason, sizeof reason, "%s", status.message);
-    return 0;
-}
-
-static int close_first(void **state) {
-    (void)state;
-    gs_device_close(the_device);
-    return 0;
-}
-
 int main(int argc, char **argv) {
     // What libraries hold of a lost device, the end of the process releases.
     if (argc == 2 && strcmp(argv[1], "lose_device") == 0) _exit(lose_device());
@@ -710,19 +334,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(large_copies_come_back),
         cmocka_unit_test(copies_wait_for_the_compute_stream),
         cmocka_unit_test(pinned_memory_passes_both_ways),
-        cmocka_unit_test(first_error_sticks_until_the_wait),
-        cmocka_unit_test(a_gpu_runs_no_code_of_the_host),
-        cmocka_unit_test(a_bad_token_is_named_by_the_wait),
-        cmocka_unit_test(bad_data_keeps_updates_back),
-        cmocka_unit_test(a_wait_ends_at_its_deadline),
-        cmocka_unit_test(a_follower_starts_behind_the_point),
-        cmocka_unit_test(streams_that_follow_each_other_take_turns),
-        cmocka_unit_test(events_say_when_they_are_done),
-        cmocka_unit_test(a_graph_runs_each_time_it_is_launched),
-        cmocka_unit_test(each_launch_records_the_events_inside),
-        cmocka_unit_test(a_follower_waits_for_the_launch_that_was_last),
-        cmocka_unit_test(a_capture_outlives_what_does_not_belong_in_it),
-        cmocka_unit_test(a_launcher_that_fails_ends_the_capture_with_its_words),
         cmocka_unit_test(many_sums_are_the_single_ones_to_the_bit),
         cmocka_unit_test(facts_describe_the_device),
         cmocka_unit_test(a_device_that_is_not_there_is_unavailable),

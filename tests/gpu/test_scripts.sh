@@ -62,7 +62,7 @@ case "$name $*" in
 esac
 PROGRAM
 chmod +x "$work"/path/* "$work/program"
-for program in tests/gpu_{kernels,nccl_ranks,device,models} bin/bench_gpu_{kernels,train} bin/gradsync-{conformance,worker,coordinator} bin/gradsync; do
+for program in tests/gpu_{kernels,nccl_ranks,device,stream,graph,models} bin/bench_gpu_{kernels,train} bin/gradsync-{conformance,worker,coordinator} bin/gradsync; do
   ln "$work/program" "$work/gradsync-gpu/$program"
 done
 printf 'commit: x\nservice: ON\n' >"$work/gradsync-gpu/BUILT"
@@ -102,7 +102,7 @@ interrupt() {
 script 0 tests/gpu/run.sh
 ! grep -E ' (FAILED|skipped|not run) ' "$table" || fail "run.sh leaves out, where nothing is amiss: $(cat "$table")"
 [ "$(grep -cE ' ok +[0-9-]+' "$table")" -eq 19 ] || fail "run.sh has other steps than 19: $(cat "$table")"
-for words in 'gpu_kernels attention layernorm$' 'gpu_kernels matmul$' 'gpu_kernels residuals' 'gradsync-conformance train-mlp --sharded' 'gpu_nccl_ranks kill 4' 'gradsync submit'; do
+for words in 'gpu_kernels attention layernorm$' 'gpu_kernels matmul$' 'gpu_kernels residuals' 'gpu_stream' 'gpu_graph' 'gradsync-conformance train-mlp --sharded' 'gpu_nccl_ranks kill 4' 'gradsync submit'; do
   grep -q "$words" "$work/calls" || fail "run.sh does not run: $words"
 done
 grep -q 'NCCL: 2.32.3' "$table" || fail "run.sh does not say which NCCL"
@@ -134,9 +134,9 @@ grep -q '^# FAILED the device no longer answers' "$said" || fail "bench/gpu.sh d
 
 # ---- ended from outside: what was found out is in $OUT, nothing runs on
 interrupt TERM tests/gpu/run.sh gpu_device
-grep -q '^FAILED gpu_device: ended with this run' "$table" || fail "run.sh ended by SIGTERM does not say in which step: $(cat "$table")"
+grep -q '^FAILED device contract: ended with this run' "$table" || fail "run.sh ended by SIGTERM does not say in which step: $(cat "$table")"
 grep -q '^kernels = CPU twins  *ok' "$table" || fail "run.sh ended by SIGTERM forgets what passed: $(cat "$table")"
-grep -q 'half of gpu_device' "$work"/out/run-logs/gpu_device.log || fail "the log of the step that was ended is not there"
+grep -q 'half of gpu_device' "$work"/out/run-logs/of_gpu_device.log || fail "the log of the step that was ended is not there"
 interrupt KILL tests/gpu/run.sh gpu_device
 grep -q '^kernels = CPU twins  *ok' "$rows" || fail "run.sh ended by SIGKILL leaves nothing"
 xargs kill <"$work/hung"
