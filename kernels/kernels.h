@@ -376,7 +376,8 @@ typedef struct gs_kernels {
 
     // Of gradients whose sums of squares these are: norm = √(Σ squares, in order) / loss_scale; value =
     // min(1, max_norm / (norm + 1e-6)), rounded to fp32, · unscaling. It applies where the sum is finite and no error
-    // sticks to the stream, also of a kernel that the host has not heard of yet.
+    // sticks to the stream, also of a kernel that the host had not heard of when this was enqueued: it may hear of it in a wait for
+    // an earlier point before this runs. Not in a graph.
     void (*grad_factor)(gs_stream *stream, gs_grad_factor *out, const double *squares, size_t count,
                         const gs_grad_clip *clip);
 } gs_kernels;

@@ -23,8 +23,8 @@ __device__ static inline bool gs_data_is_bad(const gs_check *check) {
 }
 
 __global__ static void __launch_bounds__(GS_CHECK_BLOCK)
-    gs_check_kernel(gs_check *check, uint64_t *word, gs_cuda_bad_data kind, const int32_t *values,
-                    size_t count, size_t limit) {
+    gs_check_kernel(gs_check *check, gs_cuda_reports *reports, gs_cuda_bad_data kind,
+                    const int32_t *values, size_t count, size_t limit) {
     __shared__ unsigned long long firsts[GS_WARP];
     unsigned long long first = ~0ull;
     for (size_t row = threadIdx.x; row < count; row += GS_CHECK_AHEAD * GS_CHECK_BLOCK) {
@@ -49,15 +49,15 @@ __global__ static void __launch_bounds__(GS_CHECK_BLOCK)
     check->is_bad = first != ~0ull;
     check->num_done = 0;
     check->num_counted = 0;
-    if (first != ~0ull) gs_report_bad_data(word, kind, first, values[first]);
+    if (first != ~0ull) gs_report_bad_data(reports, kind, first, values[first]);
 }
 
 // The verdict in scratch memory, for the kernels that follow.
 static inline gs_check *gs_run_check(gs_stream *stream, gs_cuda_bad_data kind,
                                      const int32_t *values, size_t count, size_t limit) {
     gs_check *check = static_cast<gs_check *>(gs_cuda_stream_of(stream)->scratch);
-    uint64_t *word = gs_bad_data_word(stream, kind, limit);
-    GS_LAUNCH(stream, 1, GS_CHECK_BLOCK, 0, gs_check_kernel, check, word, kind, values, count,
+    gs_cuda_reports *reports = gs_bad_data_reports(stream, kind, limit);
+    GS_LAUNCH(stream, 1, GS_CHECK_BLOCK, 0, gs_check_kernel, check, reports, kind, values, count,
               limit);
     return check;
 }

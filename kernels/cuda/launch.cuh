@@ -119,19 +119,22 @@ static inline void *gs_scratch(gs_stream *stream, size_t bytes, const char *what
 // ---- bad data
 
 // Where kernels report; say the limit that the message names.
-static inline uint64_t *gs_bad_data_word(gs_stream *stream, gs_cuda_bad_data kind, size_t limit) {
+static inline gs_cuda_reports *gs_bad_data_reports(gs_stream *stream, gs_cuda_bad_data kind, size_t limit) {
     gs_cuda_stream *cuda = gs_cuda_stream_of(stream);
     cuda->bad_data_limits[kind] = limit;
-    return cuda->bad_data_seen;
+    return cuda->reports_seen;
 }
 
-// One plain store of 8 bytes over the bus: of several bad rows, some one is named.
-__device__ static inline void gs_report_bad_data(uint64_t *word, gs_cuda_bad_data kind, size_t row,
+// By one thread of a grid. Plain stores of 8 bytes over the bus: of several reports that the host has not heard of, the last is
+// named. The word comes first: who sees the number finds the word, or has taken it.
+__device__ static inline void gs_report_bad_data(gs_cuda_reports *reports, gs_cuda_bad_data kind, size_t row,
                                                  int32_t value) {
     const uint64_t most = (1ull << 28) - 1;
     uint64_t place = row < most ? row : most;
-    *reinterpret_cast<volatile uint64_t *>(word) =
-        static_cast<uint64_t>(kind) << 60 | place << 32 | static_cast<uint32_t>(value);
+    volatile gs_cuda_reports *to = reports;
+    to->word = static_cast<uint64_t>(kind) << 60 | place << 32 | static_cast<uint32_t>(value);
+    __threadfence_system();
+    to->count = to->count + 1;
 }
 
 // ---- 16 bytes at a time

@@ -201,7 +201,7 @@ extern "C" void gs_cuda_sgd_beside(gs_stream *stream, float *param, float *was, 
 // One thread adds, so that the order is the host's; the others bring.
 __global__ static void __launch_bounds__(FACTOR_BLOCK)
     grad_factor_kernel(gs_grad_factor *out, const double *squares, size_t count, const gs_grad_clip clip,
-                       const uint64_t *bad_data, bool failed) {
+                       const gs_cuda_reports *reports, uint64_t num_heard, bool failed) {
     __shared__ double brought[FACTOR_BLOCK * FACTOR_AHEAD];
     double sum = 0.0;
     for (size_t first = 0; first < count; first += FACTOR_BLOCK * FACTOR_AHEAD) {
@@ -219,13 +219,15 @@ __global__ static void __launch_bounds__(FACTOR_BLOCK)
     if (threadIdx.x != 0) return;
     const double norm = sqrt(sum) / clip.loss_scale, factor = clip.max_norm / (norm + 1e-6);
     const float clipping = clip.max_norm <= 0.0 || factor > 1.0 ? 1.0f : static_cast<float>(factor);
-    const bool is_bad = failed || *reinterpret_cast<const volatile uint64_t *>(bad_data) != 0;
+    const volatile gs_cuda_reports *told = reports;
+    const bool is_bad = failed || told->count != num_heard;
     out->applies = !is_bad && sum <= DBL_MAX;  // no NaN is
     out->value = out->applies ? __fmul_rn(clipping, clip.unscaling) : 0.0f;
 }
 
 extern "C" void gs_cuda_grad_factor(gs_stream *stream, gs_grad_factor *out, const double *squares,
                                     size_t count, const gs_grad_clip *clip) {
-    GS_LAUNCH(stream, 1, FACTOR_BLOCK, 0, grad_factor_kernel, out, squares, count, *clip,
-              gs_cuda_stream_of(stream)->bad_data_seen, gs_stream_has_failed(stream));
+    const gs_cuda_stream *cuda = gs_cuda_stream_of(stream);
+    GS_LAUNCH(stream, 1, FACTOR_BLOCK, 0, grad_factor_kernel, out, squares, count, *clip, cuda->reports_seen,
+              cuda->num_heard, gs_stream_has_failed(stream));
 }

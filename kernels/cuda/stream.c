@@ -34,14 +34,14 @@ static gs_status make_natives(gs_cuda_stream *stream, gs_stream_priority priorit
                          cudaEventCreateWithFlags(&stream->behind, cudaEventDisableTiming),
                          "cudaEventCreateWithFlags"));
     GS_TRY(gs_cuda_check(device, cudaMalloc(&stream->scratch, GS_CUDA_SCRATCH_BYTES), "cudaMalloc"));
-    void *word, *seen;
-    GS_TRY(gs_cuda_check(device, cudaHostAlloc(&word, sizeof *stream->bad_data, cudaHostAllocMapped),
+    void *reports, *seen;
+    GS_TRY(gs_cuda_check(device, cudaHostAlloc(&reports, sizeof *stream->reports, cudaHostAllocMapped),
                          "cudaHostAlloc"));
-    stream->bad_data = word;
-    *stream->bad_data = 0;
-    GS_TRY(gs_cuda_check(device, cudaHostGetDevicePointer(&seen, word, 0),
+    stream->reports = reports;
+    *stream->reports = (gs_cuda_reports){0};
+    GS_TRY(gs_cuda_check(device, cudaHostGetDevicePointer(&seen, reports, 0),
                          "cudaHostGetDevicePointer"));
-    stream->bad_data_seen = seen;
+    stream->reports_seen = seen;
     return gs_ok();
 }
 
@@ -73,7 +73,7 @@ void gs_cuda_stream_destroy(gs_stream *base) {
     unlink_stream(stream);
     if (idle) {
         (void)cudaFree(stream->scratch);
-        (void)cudaFreeHost(stream->bad_data);
+        (void)cudaFreeHost(stream->reports);
     }
     if (stream->behind) (void)cudaEventDestroy(stream->behind);
     if (stream->native) (void)cudaStreamDestroy(stream->native);
@@ -114,7 +114,9 @@ void gs_cuda_stream_take_reports(gs_stream *base) {
         [GS_CUDA_BAD_TOKEN] = "embedding: row %" PRIu64 ": token %" PRId32 " is not in [0, %zu)",
         [GS_CUDA_BAD_TARGET] = "softmax_loss: row %" PRIu64 ": target %" PRId32 " is not in [0, %zu)",
     };
-    uint64_t word = __atomic_exchange_n(stream->bad_data, 0, __ATOMIC_RELAXED);
+    // In this order, which is not the device's: a report of which the word is yet to come is not counted as heard.
+    stream->num_heard = __atomic_load_n(&stream->reports->count, __ATOMIC_ACQUIRE);
+    uint64_t word = __atomic_exchange_n(&stream->reports->word, 0, __ATOMIC_RELAXED);
     if (!word) return;
     uint64_t kind = word >> 60, row = word >> 32 & 0xfffffff;
     int32_t value = (int32_t)(uint32_t)word;

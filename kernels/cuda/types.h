@@ -33,14 +33,23 @@ typedef enum gs_cuda_bad_data {
     GS_CUDA_NUM_BAD_DATA
 } gs_cuda_bad_data;
 
+// What kernels tell the host of bad data (gs_report_bad_data, launch.cuh). The host takes the word when it hears of it, at any
+// point that it waits for; the number is the device's alone, so that a kernel later in the stream can still tell that the host
+// had not heard when it was enqueued (grad_factor).
+typedef struct gs_cuda_reports {
+    uint64_t word;   // 0: none that the host has not heard of
+    uint64_t count;  // of all so far
+} gs_cuda_reports;
+
 typedef struct gs_cuda_stream {
     gs_stream base;
     gs_cuda_device *device;  // borrows
     cudaStream_t native;
     cudaEvent_t behind;       // recorded in the leader's stream by follow
     void *scratch;            // device memory, GS_CUDA_SCRATCH_BYTES, 256-byte aligned, not zeroed
-    uint64_t *bad_data;       // pinned; 0 or gs_report_bad_data's word (launch.cuh)
-    uint64_t *bad_data_seen;  // the same word where kernels see it
+    gs_cuda_reports *reports;       // pinned
+    gs_cuda_reports *reports_seen;  // the same where kernels see it
+    uint64_t num_heard;             // of its reports, by the host
     size_t bad_data_limits[GS_CUDA_NUM_BAD_DATA];
     bool failed_before_capture;
     struct gs_cuda_products *products;  // the device's; matrix products; NULL beside the compute stream

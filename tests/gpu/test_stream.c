@@ -95,6 +95,41 @@ static void bad_data_keeps_updates_back(void **state) {
     gs_device_free(device, factor);
 }
 
+// Nor does one that the host enqueued before it heard of the bad data, and that runs only after. One that comes later does.
+static void bad_data_keeps_updates_back_that_run_after_it_was_told(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    const gs_grad_clip clip = {.loss_scale = 1, .unscaling = 1};
+    const int32_t tokens[] = {1, 100};
+    int32_t *on_device = take_memory(sizeof tokens);
+    float *memory = take_memory(COUNT * sizeof *memory);
+    double *squares = take_memory(sizeof *squares);
+    gs_grad_factor *factor = take_memory(2 * sizeof *factor), got[2];
+    gs_event *point;
+    atomic_bool released = false;
+    assert_ok(gs_event_create(&point, device, false));
+    assert_ok(gs_device_upload(device, on_device, tokens, sizeof tokens));
+    kernels->embedding(stream, memory, on_device, memory, memory, 1, 2, 4, 100);
+    gs_event_record(point, stream);
+    assert_ok(stuck_begin(stream, &released));
+    kernels->grad_factor(stream, &factor[0], squares, 1, &clip);
+    gs_status told = gs_stream_wait_until(stream, point, "the batch", PATIENCE);
+    kernels->grad_factor(stream, &factor[1], squares, 1, &clip);
+    atomic_store(&released, true);
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    assert_status(told, GS_INVALID_ARGUMENT, "embedding: row 1: token 100");
+    assert_ok(gs_device_download(device, got, factor, sizeof got));
+    assert_int_equal(got[0].applies, 0);
+    assert_int_equal(got[1].applies, 1);
+    gs_event_destroy(point);
+    gs_device_free(device, on_device);
+    gs_device_free(device, memory);
+    gs_device_free(device, squares);
+    gs_device_free(device, factor);
+}
+
 static void a_wait_ends_at_its_deadline(void **state) {
     (void)state;
     gs_device *device = take_device();
@@ -213,6 +248,7 @@ int main(void) {
         cmocka_unit_test(a_gpu_runs_no_code_of_the_host),
         cmocka_unit_test(a_bad_token_is_named_by_the_wait),
         cmocka_unit_test(bad_data_keeps_updates_back),
+        cmocka_unit_test(bad_data_keeps_updates_back_that_run_after_it_was_told),
         cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(a_follower_starts_behind_the_point),
         cmocka_unit_test(streams_that_follow_each_other_take_turns),
