@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "core/bucket_plan.h"
+#include "core/clock.h"
 #include "core/status.h"
 #include "tests/support/ranks.h"
 
@@ -38,6 +39,14 @@ gs_status conformance_bucket_assign(conformance *run, char **args, int num_args)
 gs_status conformance_take(conformance *run, char **args, int num_args);
 gs_status conformance_partition(conformance *run, char **args, int num_args);
 gs_status conformance_zero_assign(conformance *run, char **args, int num_args);
+
+// Of ranks. On the software machine they take a multiple of the time, and its host is often busy with others of its kind.
+static inline gs_deadline conformance_deadline(double seconds) {
+#ifdef GRADSYNC_CUDA_SIM
+    seconds *= 4;
+#endif
+    return gs_deadline_in_seconds(seconds);
+}
 
 // What ranks reduce over: GRADSYNC_CONFORMANCE_BACKEND; NULL unless it says something: as it comes.
 static inline const char *conformance_backend(void) {

@@ -245,7 +245,7 @@ gs_status conformance_gpt2_train_rank(const gs_rank_env *env) {
 static void run_case(conformance *run, const char *name, const char *body, int world_size,
                      const char *path) {
     conformance_case(run, name,
-                     gs_ranks_run(body, world_size, path, gs_deadline_in_seconds(FILE_SECONDS)));
+                     gs_ranks_run(body, world_size, path, conformance_deadline(FILE_SECONDS)));
 }
 
 // FILE… [--world 1|2]; without it both.

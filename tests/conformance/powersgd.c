@@ -417,7 +417,7 @@ gs_status conformance_powersgd(conformance *run, char **args, int num_args) {
         if (!self.file) return status;
         if (!status.code)
             status = gs_ranks_run("powersgd", self.world_size, args[i],
-                                  gs_deadline_in_seconds(FILE_SECONDS));
+                                  conformance_deadline(FILE_SECONDS));
         conformance_case(run, name, status);
         gs_safetensors_close(self.file);
     }

@@ -84,7 +84,7 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
         .device = self->device,
         .num_lanes = options->sharded ? REPLICA_SHARDS_LANES : 1,
     };
-    gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    gs_deadline deadline = conformance_deadline(STEP_SECONDS);
     if (!status.code) status = gs_comm_create(&self->comm, &comm, deadline);
     reducer.arena = self->arena;
     if (!status.code) status = gs_reducer_create(&self->reducer, &reducer, self->comm, deadline);
@@ -168,7 +168,7 @@ gs_status replica_share(replica *self) {
         views[count++] = (gs_tensor_view){buffers[i], gs_param_spec_count(&self->buffer_specs[i]),
                                           self->buffer_specs[i].dtype};
     return gs_coalesced_broadcast(self->comm, views, count, 0, 0,
-                                  gs_deadline_in_seconds(STEP_SECONDS));
+                                  conformance_deadline(STEP_SECONDS));
 }
 
 static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
@@ -267,7 +267,7 @@ static void note_gradients(replica *self, const gs_reduce_result *reduced) {
 
 gs_status replica_step(replica *self, const gs_batch *batches, float lr, double grad_clip,
                        replica_check check, void *ctx) {
-    gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    gs_deadline deadline = conformance_deadline(STEP_SECONDS);
     replica_shards_begin(&self->shards, lr);
     GS_TRY(begin_step(self, batches != NULL, deadline));
     for (int i = 0; i < self->passes_per_shard; i++) {
@@ -295,13 +295,13 @@ gs_status replica_step(replica *self, const gs_batch *batches, float lr, double 
 }
 
 gs_status replica_await(const replica *self) {
-    return replica_shards_await(&self->shards, gs_deadline_in_seconds(STEP_SECONDS));
+    return replica_shards_await(&self->shards, conformance_deadline(STEP_SECONDS));
 }
 
 gs_status replica_finish(replica *self) {
     gs_tensor_view params[REPLICA_MAX_PARAMS], buffers[REPLICA_MAX_PARAMS];
     void *const *committed = gs_buffers_committed(self->buffers);
-    gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    gs_deadline deadline = conformance_deadline(STEP_SECONDS);
     gs_join_round round;
     GS_TRY(gs_join_open(self->join, &round, false, self->step, deadline));
     if (round.num_active)

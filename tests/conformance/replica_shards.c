@@ -4,6 +4,7 @@
 
 #include "core/overlap_assignment.h"
 #include "gradsync/sharded/shard_reduce.h"
+#include "tests/conformance/conformance.h"
 
 #define WAIT_SECONDS 60.0
 
@@ -128,7 +129,7 @@ void replica_shards_begin(replica_shards *self, float lr) {
 gs_status replica_shards_reads(void *ctx, size_t param) {
     const replica_shards *self = ctx;
     if (!self->gather) return gs_ok();
-    return gs_param_gather_wait(self->gather, param, gs_deadline_in_seconds(WAIT_SECONDS));
+    return gs_param_gather_wait(self->gather, param, conformance_deadline(WAIT_SECONDS));
 }
 
 void replica_shards_release(void *ctx, size_t param) {

@@ -348,7 +348,7 @@ static void run_ways(conformance *run, const char *path, const char *name, const
         gs_strbuf_printf(&label, self->sharded ? "%s %s" : "%s", name, *way);
         conformance_case(run, gs_strbuf_text(&label),
                          gs_ranks_run("train-mlp", self->world_size, gs_strbuf_text(&arg),
-                                      gs_deadline_in_seconds(FILE_SECONDS)));
+                                      conformance_deadline(FILE_SECONDS)));
         gs_strbuf_release(&arg);
         gs_strbuf_release(&label);
     }

@@ -11,6 +11,7 @@
 
 #include "core/overlap_assignment.h"
 #include "core/strbuf.h"
+#include "tests/conformance/conformance.h"
 #include "tests/conformance/replica.h"
 #include "tests/conformance/training.h"
 #include "worker/models/registry.h"
@@ -234,7 +235,7 @@ static gs_status check_file(conformance *run, const char *path) {
         else
             conformance_case(run, gs_strbuf_text(&label),
                              gs_ranks_run("zero-train", world_size, gs_strbuf_text(&arg),
-                                          gs_deadline_in_seconds(FILE_SECONDS)));
+                                          conformance_deadline(FILE_SECONDS)));
         gs_strbuf_release(&arg);
         gs_strbuf_release(&label);
     }
