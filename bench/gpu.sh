@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
-[ $sim -eq 0 ] || patience=5
+[ $sim -eq 0 ] || patience=5 GRADSYNC_RUN_SECONDS=${GRADSYNC_RUN_SECONDS:-2400}  # limits that the time in all leaves room for
 started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-$([ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && echo 360 || echo 525)}
 . tests/gpu/machine.sh
 find_device bench/gpu.sh

@@ -56,7 +56,7 @@ item device/image cuda gpu_kernels 'tests/gpu/image.sh'
 # shellcheck disable=SC2016
 item device/scripts cuda-sim gpu_kernels \
   'cmake --preset cuda-sim -B "$build-scripts" -DGRADSYNC_BENCH=ON >/dev/null && cmake --build "$build-scripts" --target gpu_nccl_ranks product device_tests bench_gpu_kernels bench_gpu_train >/dev/null
-   for script in tests/gpu/run.sh bench/gpu.sh; do GRADSYNC_RUN_SECONDS=2400 $script --sim --build "$build-scripts"; done'
+   for script in tests/gpu/run.sh bench/gpu.sh; do $script --sim --build "$build-scripts"; done'
 for seed in 1 2 3; do
   item "device/library-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -L '^cuda_sim\$' -E '^(test_nccl|test_multiprocess_device_training|e2e_)'"
   item "device/training-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_multiprocess_device_training'"
