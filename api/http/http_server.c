@@ -516,6 +516,26 @@ static void on_completed(void *ctx, struct MHD_Connection *connection, void **re
     pthread_mutex_unlock(&server->lock);
 }
 
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') ? (c | 0x20) - 'a' + 10 : -1;
+}
+
+// Of paths and of parameters. A zero byte stays "%00": it would end the text for whoever reads it here, and what stands behind it
+// would be seen by a proxy in front alone.
+static size_t unescape(void *ctx, struct MHD_Connection *connection, char *text) {
+    (void)ctx, (void)connection;
+    char *end = text;
+    for (const char *from = text; *from;) {
+        int high = *from == '%' ? hex_digit(from[1]) : -1, low = high >= 0 ? hex_digit(from[2]) : -1;
+        bool is_escape = low >= 0 && (high > 0 || low > 0);
+        *end++ = (char)(is_escape ? high << 4 | low : *from);
+        from += is_escape ? 3 : 1;
+    }
+    *end = '\0';
+    return (size_t)(end - text);
+}
+
 static void forward_log(void *ctx, const char *format, va_list args) {
     (void)ctx;
     char text[256], quoted[300];
@@ -574,7 +594,7 @@ static gs_status start_daemon(gs_http_server *server, int listener) {
         options->max_connections + server->slack, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((options->idle_ms + 999) / 1000),
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
-        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, server, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, server, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
     return server->daemon ? gs_ok() : gs_error(GS_INTERNAL, "http server did not start");
 }
 

@@ -322,10 +322,30 @@ uint64_t gs_event_hub_position(gs_event_hub *hub, char last_id[48]) {
     return position;
 }
 
+// False: there is none, or it is larger than `most`.
+static bool read_decimal(uint64_t *number, const char **text, uint64_t most) {
+    size_t digits = strspn(*text, "0123456789");
+    if (digits == 0 || digits > 20 || (digits > 1 && **text == '0')) return false;
+    *number = 0;
+    for (const char *end = *text + digits; *text < end; ++*text) {
+        uint64_t digit = (uint64_t)(**text - '0');
+        if (*number > (most - digit) / 10) return false;
+        *number = *number * 10 + digit;
+    }
+    return true;
+}
+
+bool gs_event_id_parse(uint32_t *epoch, uint64_t *sequence, const char *id) {
+    uint64_t number;
+    if (!read_decimal(&number, &id, UINT32_MAX) || *id++ != '-') return false;
+    *epoch = (uint32_t)number;
+    return read_decimal(sequence, &id, UINT64_MAX) && *id == '\0';
+}
+
 bool gs_event_hub_resume(gs_event_hub *hub, uint64_t *position, const char *id) {
-    unsigned long long epoch = 0, sequence = 0;
-    char extra;
-    if (sscanf(id, "%llu-%llu%c", &epoch, &sequence, &extra) != 2) return false;
+    uint32_t epoch;
+    uint64_t sequence;
+    if (!gs_event_id_parse(&epoch, &sequence, id)) return false;
     pthread_mutex_lock(&hub->hubs->lock);
     bool known = hub->subscribed && epoch == hub->coordinator_epoch &&
                  sequence >= hub->floor_sequence && sequence <= hub->last_sequence;

@@ -44,6 +44,8 @@ void gs_event_hub_leave(gs_event_hub *hub);
 
 // Where new events will go, and the id of the last one.
 uint64_t gs_event_hub_position(gs_event_hub *hub, char last_id[48]);
+// "<coordinator epoch>-<sequence>", as it is written and not otherwise.
+bool gs_event_id_parse(uint32_t *epoch, uint64_t *sequence, const char *id);
 // The position after event `id`; false when the ring no longer has what follows it, or never had.
 bool gs_event_hub_resume(gs_event_hub *hub, uint64_t *position, const char *id);
 bool gs_event_hub_at_end(gs_event_hub *hub, uint64_t position);

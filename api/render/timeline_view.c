@@ -27,6 +27,7 @@ typedef struct view_builder {
 #define MOST_NS ((int64_t)1000000000000000000)  // 31 years; step numbers too
 #define MOST_BYTES ((int64_t)100000000000000)
 #define MOST_HOOK_PHASES 8
+#define MOST_RANK 65535
 
 static int64_t within(int64_t value, int64_t most) {
     return value > most ? most : value < -most ? -most : value;
@@ -79,12 +80,12 @@ static bool add_step(rank_steps *of_rank, const gs_json *step) {
 static void collect(view_builder *view, const gs_json *const *pages, size_t num_pages,
                     const gs_json *about) {
     const gs_json *list = gs_json_get(about, "ranks");
-    view->num_ranks = gs_json_count(list);
-    view->ranks = calloc(view->num_ranks + 1, sizeof *view->ranks);
+    view->ranks = calloc(gs_json_count(list) + 1, sizeof *view->ranks);
     view->failed = !view->ranks;
-    for (size_t i = 0; !view->failed && i < view->num_ranks; i++) {
-        view->ranks[i].about = gs_json_at(list, i);
-        view->ranks[i].rank = (int)gs_json_int_or(view->ranks[i].about, "rank", -1);
+    for (size_t i = 0; !view->failed && i < gs_json_count(list); i++) {
+        int64_t rank = gs_json_int_or(gs_json_at(list, i), "rank", -1);
+        if (rank < 0 || rank > MOST_RANK) continue;  // whoever has no number is none
+        view->ranks[view->num_ranks++] = (rank_steps){.about = gs_json_at(list, i), .rank = (int)rank};
     }
     for (size_t i = 0; !view->failed && i < num_pages; i++) {
         rank_steps *of_rank = find_rank(view, gs_json_int_or(pages[i], "rank", -1));
@@ -302,6 +303,27 @@ static gs_json *view_missing(const view_builder *view) {
         gs_json_push(out, rank);
     }
     return out;
+}
+
+// As many digits as a step number has at most.
+static bool read_step(int64_t *step, const char **text) {
+    size_t digits = strspn(*text, "0123456789");
+    if (digits == 0 || digits > 15) return false;
+    *step = strtoll(*text, NULL, 10);
+    *text += digits;
+    return true;
+}
+
+bool gs_timeline_pick_parse(gs_timeline_pick *pick, const char *steps) {
+    *pick = (gs_timeline_pick){0};
+    if (strncmp(steps, "last:", 5) == 0) {
+        steps += 5;
+        return read_step(&pick->last, &steps) && !*steps && pick->last >= 1 && pick->last <= GS_TIMELINE_MOST_STEPS;
+    }
+    if (!read_step(&pick->from_step, &steps)) return false;
+    pick->to_step = pick->from_step;
+    if (*steps == '-' && (++steps, !read_step(&pick->to_step, &steps))) return false;
+    return !*steps && pick->to_step >= pick->from_step;
 }
 
 gs_json *gs_timeline_view(const gs_json *const *pages, size_t num_pages, const gs_json *about,

@@ -6,6 +6,7 @@
 #ifndef API_RENDER_TIMELINE_VIEW_H
 #define API_RENDER_TIMELINE_VIEW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,9 @@ typedef struct gs_timeline_pick {
     int64_t last;                // > 0: the newest so many steps that all ranks have
     int64_t from_step, to_step;  // else these
 } gs_timeline_pick;
+#define GS_TIMELINE_MOST_STEPS 1024
+// "last:3", "100-102", "100", as the coordinator reads it. False: something else, of which it says what is wrong.
+bool gs_timeline_pick_parse(gs_timeline_pick *pick, const char *steps);
 
 //   pages   of {rank, steps:[…]}, in the order in which they came
 //   about   the last item of the stream

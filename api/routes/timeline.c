@@ -9,7 +9,7 @@
 #include "api/routes/handlers.h"
 
 // The coordinator ends the stream after two seconds of waiting for ranks.
-enum { STREAM_MS = 8000, DISCONNECTED_MS = 1000, MAX_PAGES = 4096, MOST_STEPS = 1024, SLACK = 32 };
+enum { STREAM_MS = 8000, DISCONNECTED_MS = 1000, MAX_PAGES = 4096, SLACK = 32 };
 
 typedef struct page_list {
     gs_json **items;  // owned, with what is in it
@@ -60,22 +60,13 @@ static gs_status collect_pages(gs_rpc_client *client, const gs_json *request, pa
 // What is asked of the ranks: of the last steps some more, because ranks hear of it one after the other and
 // go on meanwhile. The view takes the newest that all have.
 static gs_timeline_pick widen(gs_json *args) {
-    gs_timeline_pick pick = {.last = 3, .to_step = -1};
-    const char *steps = gs_json_string_or(args, "steps", "last:3");
-    long long last, from, to;
+    gs_timeline_pick pick;
     char text[32];
-    if (sscanf(steps, "last:%lld", &last) == 1) {
-        pick.last = last;
-        // One that is out of range goes on as it is: the coordinator says what is wrong with it.
-        if (last < 1 || last > MOST_STEPS || strspn(steps + 5, "0123456789") != strlen(steps + 5))
-            return pick;
-        snprintf(text, sizeof text, "last:%lld", last + SLACK < MOST_STEPS ? last + SLACK : MOST_STEPS);
-        gs_json_set_string(args, "steps", text);
-    } else if (sscanf(steps, "%lld-%lld", &from, &to) == 2) {
-        pick = (gs_timeline_pick){.from_step = from, .to_step = to};
-    } else if (sscanf(steps, "%lld", &from) == 1) {
-        pick = (gs_timeline_pick){.from_step = from, .to_step = from};
-    }
+    // What is no range goes on as it is: the coordinator says what is wrong with it.
+    if (!gs_timeline_pick_parse(&pick, gs_json_string_or(args, "steps", "last:3")) || !pick.last) return pick;
+    int64_t wider = pick.last + SLACK < GS_TIMELINE_MOST_STEPS ? pick.last + SLACK : GS_TIMELINE_MOST_STEPS;
+    snprintf(text, sizeof text, "last:%lld", (long long)wider);
+    gs_json_set_string(args, "steps", text);
     return pick;
 }
 
