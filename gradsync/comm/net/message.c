@@ -9,8 +9,8 @@ void gs_net_failure_sanitize(gs_net_failure *heard, int world_size, int num_lane
     *known = (gs_comm_failure){.kind = has_kind ? said.kind : GS_COMM_FAILURE_ABORTED,
                                .reporter = -1,
                                .sequence = said.sequence,
-                               .step = said.step,
-                               .bucket = said.bucket};
+                               .step = said.step > 0 ? said.step : 0,
+                               .bucket = said.bucket >= 0 ? said.bucket : -1};
     if (said.reporter >= 0 && said.reporter < world_size) known->reporter = said.reporter;
     if (said.lane >= 0 && said.lane < num_lanes) known->lane = said.lane;
     for (int i = 0; i < world_size; i++) {
