@@ -1,5 +1,6 @@
-// Who may say what: one table, one check of identity. Handlers compare no keys: whoever they hear of is who he says. (What a worker
-// may call itself that nobody knows yet is compared with its key where the message comes in, which knows the key's name.)
+// Who may say what: one table, one check of identity (base/identity.h). To handlers whoever sends is who he says; what an agent says of
+// trainers is compared with its own slots. (What a worker may call itself that nobody knows yet is compared with its key where the
+// message comes in, which knows the key's name.)
 #ifndef COORDINATOR_ENGINE_ADMISSION_H
 #define COORDINATOR_ENGINE_ADMISSION_H
 

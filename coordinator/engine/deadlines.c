@@ -275,8 +275,11 @@ static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found)
                               : "ranks are heard again",
                     "job=%s generation=%u silent=%d ranks=%d", run->job->id_text, run->generation,
                     found->out_of_reach, run->num_members);
+    // Whose worker is back first is out of reach no more, and has not had the time to say a word.
+    bool has_ended = (was_unheard && !unheard) || (run->most_away && !most);
     run->unheard = unheard;
-    if (!was_unheard || unheard) return most;
+    run->most_away = most;
+    if (!has_ended) return most;
     // Nobody could tell of the time that has passed: it begins anew.
     run->progress_ns = now_ns;
     for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = now_ns;

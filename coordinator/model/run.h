@@ -215,6 +215,7 @@ struct gs_run {
     bool was_reloaded;  // its ranks may have changed plans while nobody looked
     bool was_settling;  // in an earlier life of the coordinator, which may have told its ranks what to do
     bool unheard;       // of most of its ranks there is no word: verdicts wait
+    bool most_away;     // the same, as far as they are out of reach
     gs_exchange_round *exchanges;  // owned
     uint64_t bye_ticket;   // of a write on its way that has Byes; 0: none is
     int64_t bye_again_ns;  // the next, when one has failed

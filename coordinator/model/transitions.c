@@ -6,13 +6,13 @@
 #define GUARD(function) {#function, function}
 #define NO_GUARD {"nothing more", NULL}
 
-// Of jobs. Its trainers are its run's: without one, none belongs to it.
+// Of jobs. A job's trainers belong to its run: of a job without a run there are none.
 
 static bool has_no_run(const void *job) { return !((const gs_job *)job)->run; }
 static bool has_committed(const void *job) { return ((const gs_job *)job)->committed; }
 static bool has_committed_nothing(const void *job) { return !has_committed(job); }
-static bool has_first_run(const void *job) { return !has_no_run(job) && !has_committed(job); }
-static bool has_next_run(const void *job) { return !has_no_run(job) && has_committed(job); }
+static bool has_run_and_no_step(const void *job) { return !has_no_run(job) && !has_committed(job); }
+static bool has_run_and_step(const void *job) { return !has_no_run(job) && has_committed(job); }
 static bool is_asked_to_stop(const void *job) { return !has_no_run(job) && ((const gs_job *)job)->stop_asked; }
 
 static bool is_to_be_cancelled(const void *subject) {
@@ -42,7 +42,7 @@ static bool somebody_is_back(const void *subject) {
     return false;
 }
 
-// What to do with the step in flight.
+// Of a Settle, which asks what to do with the step in flight.
 static bool nobody_asks(const void *subject) {
     const gs_run *run = subject;
     for (int i = 0; i < run->num_members; i++) {
@@ -53,13 +53,13 @@ static bool nobody_asks(const void *subject) {
 
 // Of members.
 
-static bool is_connected(const void *member) { return ((const gs_member *)member)->stream.call != 0; }
+static bool has_stream(const void *member) { return ((const gs_member *)member)->stream.call != 0; }
 static bool asks(const void *member) { return ((const gs_member *)member)->settle.call != 0; }
 static bool is_answered(const void *member) { return !asks(member); }
 static bool has_said_bye(const void *member) { return is_answered(member) && ((const gs_member *)member)->bye.reason != GS_BYE_NONE; }
 static bool is_in(const gs_member *member, gs_run_phase phase) { return member->rank >= 0 && member->job->run->phase == phase; }
 static bool is_prepared(const void *member) { return is_in(member, GS_RUN_PREPARING); }
-static bool may_connect(const void *member) { return is_in(member, GS_RUN_CONNECTING); }
+static bool is_connecting(const void *member) { return is_in(member, GS_RUN_CONNECTING); }
 
 // Of checkpoints.
 
@@ -68,13 +68,13 @@ static bool is_recorded(const void *checkpoint) { return is_there(checkpoint) &&
 
 static const gs_transition job_rows[] = {
     {GS_JOB_QUEUED, GS_JOB_QUEUED, GUARD(has_no_run), "accepted, or waits for something else"},
-    {GS_JOB_QUEUED, GS_JOB_STARTING, GUARD(has_first_run), "slots are free, nothing was committed yet"},
-    {GS_JOB_QUEUED, GS_JOB_RECOVERING, GUARD(has_next_run), "slots are free, a step was committed before"},
+    {GS_JOB_QUEUED, GS_JOB_STARTING, GUARD(has_run_and_no_step), "slots are free, nothing was committed yet"},
+    {GS_JOB_QUEUED, GS_JOB_RECOVERING, GUARD(has_run_and_step), "slots are free, a step was committed before"},
     {GS_JOB_QUEUED, GS_JOB_SUCCEEDED, GUARD(has_no_run), "stopped before it ran, as a success"},
     {GS_JOB_QUEUED, GS_JOB_FAILED, GUARD(has_no_run), "waited too long, or its deadline passed"},
     {GS_JOB_QUEUED, GS_JOB_CANCELLED, GUARD(is_to_be_cancelled), "stopped before it ran"},
     {GS_JOB_STARTING, GS_JOB_STARTING, GUARD(has_committed_nothing), "starts again after a failed start"},
-    {GS_JOB_STARTING, GS_JOB_RUNNING, GUARD(has_next_run), "the first step is committed"},
+    {GS_JOB_STARTING, GS_JOB_RUNNING, GUARD(has_run_and_step), "the first step is committed"},
     {GS_JOB_STARTING, GS_JOB_QUEUED, GUARD(has_no_run), "slots are gone, or the coordinator restarted"},
     {GS_JOB_STARTING, GS_JOB_STOPPING, GUARD(is_asked_to_stop), "asked to stop"},
     {GS_JOB_STARTING, GS_JOB_SUCCEEDED, GUARD(has_no_run), "its steps were done already"},
@@ -85,7 +85,7 @@ static const gs_transition job_rows[] = {
     {GS_JOB_RUNNING, GS_JOB_SUCCEEDED, GUARD(has_no_run), "the target is reached"},
     {GS_JOB_RUNNING, GS_JOB_FAILED, GUARD(has_no_run), "its ranks told different ends, and nothing may be restarted"},
     {GS_JOB_RECOVERING, GS_JOB_RECOVERING, GUARD(has_committed), "failed again, or starts again"},
-    {GS_JOB_RECOVERING, GS_JOB_RUNNING, GUARD(has_next_run), "a step is committed again"},
+    {GS_JOB_RECOVERING, GS_JOB_RUNNING, GUARD(has_run_and_step), "a step is committed again"},
     {GS_JOB_RECOVERING, GS_JOB_QUEUED, GUARD(has_no_run), "slots are gone, or the coordinator restarted"},
     {GS_JOB_RECOVERING, GS_JOB_STOPPING, GUARD(is_asked_to_stop), "asked to stop"},
     {GS_JOB_RECOVERING, GS_JOB_SUCCEEDED, GUARD(has_no_run), "the last step was settled by survivors"},
@@ -116,14 +116,14 @@ static const gs_transition run_rows[] = {
 };
 
 static const gs_transition member_rows[] = {
-    {GS_MEMBER_LAUNCHED, GS_MEMBER_HERE, GUARD(is_connected), "said hello"},
+    {GS_MEMBER_LAUNCHED, GS_MEMBER_HERE, GUARD(has_stream), "said hello"},
     {GS_MEMBER_LAUNCHED, GS_MEMBER_LEAVING, GUARD(has_said_bye), "said bye instead of hello"},
     {GS_MEMBER_LAUNCHED, GS_MEMBER_EXITED, GUARD(is_answered), "its process never spoke"},
     {GS_MEMBER_HERE, GS_MEMBER_READY, GUARD(is_prepared), "agreed to the plan"},
     {GS_MEMBER_HERE, GS_MEMBER_SETTLING, GUARD(asks), "saw the generation end before it had agreed"},
     {GS_MEMBER_HERE, GS_MEMBER_LEAVING, GUARD(has_said_bye), "said bye"},
     {GS_MEMBER_HERE, GS_MEMBER_EXITED, GUARD(is_answered), "its process is gone"},
-    {GS_MEMBER_READY, GS_MEMBER_UP, GUARD(may_connect), "is in the communicator"},
+    {GS_MEMBER_READY, GS_MEMBER_UP, GUARD(is_connecting), "is in the communicator"},
     {GS_MEMBER_READY, GS_MEMBER_SETTLING, GUARD(asks), "could not connect"},
     {GS_MEMBER_READY, GS_MEMBER_LEAVING, GUARD(has_said_bye), "said bye"},
     {GS_MEMBER_READY, GS_MEMBER_EXITED, GUARD(is_answered), "its process is gone"},

@@ -23,10 +23,10 @@ BUGS = [
     # Who may say what.
     ("admission: any generation will do", "engine/admission.c",
      "generation == (int64_t)member->job->run->generation", "generation <= (int64_t)member->job->run->generation"),
-    ("admission: who has exited may go on", "engine/base/identity.c", "member->stage == GS_MEMBER_EXITED ||", "false ||"),
+    ("identity: who has exited may go on", "engine/base/identity.c", "member->stage == GS_MEMBER_EXITED ||", "false ||"),
     ("hello: the launch token is not looked at, nor the end", "engine/runs/rendezvous.c",
      "if (gs_identity_find_member(&member, &engine->state, &who) != GS_IDENTITY_OWN || member->launch_token != hello->launch_token ||",
-     "if (!(member = gs_state_member(&engine->state, who.incarnation)) || member->job != job ||"),
+     "if (!(member = gs_state_member(&engine->state, who.incarnation)) || member->job != job || !gs_member_is_shown(member, who.token) ||"),
     ("admission: the launch token is not looked at behind hello", "model/run.c",
      "return shown_token == gs_launch_token_show(member->launch_token);", "(void)shown_token;\n    return true;"),
     # Answers.

@@ -25,9 +25,10 @@ const char *gs_identity_uncovered(const gs_state *state, const gs_identity *iden
 
 gs_identity_verdict gs_identity_find_member(gs_member **out, const gs_state *state, const gs_identity *identity) {
     gs_member *member = gs_state_member(state, identity->incarnation);
-    *out = member;
+    *out = NULL;
     if (member && !gs_principal_covers(&identity->principal, member->worker)) return GS_IDENTITY_UNCOVERED;
-    if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != identity->job)) *out = member = NULL;
-    if (!member) return GS_IDENTITY_NOBODYS;
-    return gs_member_is_shown(member, identity->token) ? GS_IDENTITY_OWN : GS_IDENTITY_UNSHOWN;
+    if (!member || member->stage == GS_MEMBER_EXITED || member->job->id != identity->job) return GS_IDENTITY_NOBODYS;
+    if (!gs_member_is_shown(member, identity->token)) return GS_IDENTITY_UNSHOWN;
+    *out = member;
+    return GS_IDENTITY_OWN;
 }

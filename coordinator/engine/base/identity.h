@@ -1,4 +1,5 @@
-// Who a message is from: what it shows (incarnation, job, launch token, key) is compared with whom it names here, and nowhere else.
+// Who a message is from: what it shows of its sender (incarnation, job, launch token, key) is compared here. (What it says of others, an
+// agent of trainers in its slots, is compared where that is heard.)
 // Which of them who may say a message is coordinator/engine/admission.h's.
 #ifndef COORDINATOR_ENGINE_BASE_IDENTITY_H
 #define COORDINATOR_ENGINE_BASE_IDENTITY_H
@@ -27,9 +28,10 @@ typedef enum gs_identity_verdict {
 
 // Whether the key may speak for this worker, and for trainers there.
 bool gs_principal_covers(const gs_principal *principal, const char *worker);
-// Whom it speaks for who is not its own; NULL: nobody. What `member` names, NULL or not, it speaks for besides its sender.
+// The first worker that it speaks for and that its key does not cover; NULL: none. It speaks for its sender, and for `member`, which may be
+// NULL.
 const char *gs_identity_uncovered(const gs_state *state, const gs_identity *identity, const gs_member *member);
-// The member that it is. *out: the same where it is not shown or not covered, else NULL.
+// *out: the member that it is; NULL unless the verdict is OWN.
 gs_identity_verdict gs_identity_find_member(gs_member **out, const gs_state *state, const gs_identity *identity);
 // The agent that it is; NULL: none.
 gs_agent *gs_identity_find_agent(const gs_state *state, const gs_identity *identity);

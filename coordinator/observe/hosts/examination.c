@@ -420,7 +420,8 @@ void gs_examined(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, c
     (void)call;
     gs_observer *observer = ctx;
     gs_examination *self = observer->examination;
-    examined *host = self ? find_host(self, peer->incarnation) : NULL;
+    gs_identity who = gs_identity_of_peer(peer);
+    examined *host = self && gs_identity_find_agent(observer->state, &who) ? find_host(self, peer->incarnation) : NULL;
     if (!host || !host->is_asked || host->has_answered || gs_json_int_or(request, "request", 0) != self->request ||
         gs_json_int_or(request, "stage_number", 0) != self->stage_number)
         return;

@@ -246,6 +246,9 @@ static gs_status fill_job(gs_job *job, const gs_json *record) {
     read_text(job->written_as, sizeof job->written_as, record, "written_as");
     read_text(job->order_reason, sizeof job->order_reason, record, "order_reason");
     read_numbers(job, record);
+    // What the state says by itself (model/transitions.c): without it the job could not leave that state.
+    job->committed |= job->state == GS_JOB_RUNNING || job->state == GS_JOB_RECOVERING;
+    job->stop_asked |= job->state == GS_JOB_STOPPING;
     read_plan(&job->plan, record);
     read_order(&job->ready_order, gs_json_get(record, "ready_order"));
     read_link(&job->link, gs_json_get(record, "link"));

@@ -163,7 +163,7 @@ gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
     run->saving = gs_json_bool_or(record, "saving", false);
     run->suspicious = gs_json_bool_or(record, "suspicious", false);
     run->no_restart = gs_json_bool_or(record, "no_restart", false);
-    run->first_step_seen = run->step > run->base_step;
+    run->first_step_seen = job->committed && run->step > run->base_step;  // a step that was heard too late is none
     run->step_before = run->base_step;  // what it has come to is not known: for its good
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];

@@ -551,6 +551,22 @@ static void who_is_mute_is_judged_beside_one_that_is_out_of_reach(void **unused)
     gs_play_close(&play);
 }
 
+// All hosts were cut off. When that ends one worker is heard a moment before its rank, and everybody else.
+static void whose_worker_is_heard_first_has_its_time_from_then_on(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    part(&play);
+    live_far(&play, true, true, 4 * BEAT_NS);
+    gs_play_wait(&play, gs_timing_default.dead_ns + BEAT_NS);
+    assert_false(is_judged(&play));
+    int64_t back_ns = live_far(&play, false, false, gs_timing_default.dead_ns - BEAT_NS);
+    assert_false(is_judged(&play));
+    assert_within(back_ns + live_far(&play, false, false, LONG_NS), gs_timing_default.dead_ns);
+    assert_verdict(&play, "WorkerSilent", 1);
+    gs_play_close(&play);
+}
+
 // It has never looked at the time before.
 static void a_life_that_stands_still_at_once_judges_nobody(void **unused) {
     (void)unused;
@@ -592,6 +608,7 @@ int main(void) {
         cmocka_unit_test(who_is_out_of_reach_is_not_judged_while_nobody_could_tell_of_it),
         cmocka_unit_test(who_tells_of_no_step_of_it_says_that_it_is_gone),
         cmocka_unit_test(who_is_mute_is_judged_beside_one_that_is_out_of_reach),
+        cmocka_unit_test(whose_worker_is_heard_first_has_its_time_from_then_on),
         cmocka_unit_test(a_life_that_stands_still_at_once_judges_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

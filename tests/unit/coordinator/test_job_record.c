@@ -106,6 +106,47 @@ static void a_run_waits_for_members_that_were_in(void **state) {
     release(job, &documents);
 }
 
+static gs_job *read_plain(gs_job_documents *documents, const char *state, const char *run) {
+    char text[2000];
+    snprintf(text, sizeof text, "{\"spec\":%s,\"state\":\"%s\",\"created_ms\":%lld,\"generation\":7,\"world_size\":1,\"step\":1%s}", spec, state,
+             (long long)CREATED_MS, run);
+    gs_job *job = NULL;
+    assert_string_equal(gs_job_from_record(&job, documents, ID, text, NOW_NS, CREATED_MS + 90000).message, "");
+    return job;
+}
+
+// Else no row of the tables would lead out of it.
+static void what_its_state_says_by_itself_is_so(void **state) {
+    (void)state;
+    const struct {
+        const char *state;
+        bool committed, stop_asked;
+    } rows[] = {{"queued", false, false}, {"starting", false, false}, {"running", true, false}, {"recovering", true, false}, {"stopping", false, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        gs_job_documents documents;
+        gs_job *job = read_plain(&documents, rows[i].state, "");
+        assert_int_equal(job->committed, rows[i].committed);
+        assert_int_equal(job->stop_asked, rows[i].stop_asked);
+        assert_int_equal(job->stop_outcome, GS_JOB_CANCELLED);
+        release(job, &documents);
+    }
+}
+
+// Its next step is its first then, and commits.
+static void a_job_that_has_committed_nothing_has_not_seen_its_first_step(void **state) {
+    (void)state;
+    const char *run = ",\"run\":{\"phase\":\"training\",\"generation\":7,\"base_step\":0,\"members\":[{\"worker\":\"w\",\"host\":\"h\",\"slot\":0,"
+                      "\"rank\":0,\"pid\":5,\"incarnation\":\"11\",\"launch_token\":\"12\"}]}";
+    gs_job_documents documents;
+    gs_job *job = read_plain(&documents, "starting", run);
+    assert_int_equal(job->run->step, 1);
+    assert_false(job->run->first_step_seen);
+    release(job, &documents);
+    job = read_plain(&documents, "running", run);
+    assert_true(job->run->first_step_seen);
+    release(job, &documents);
+}
+
 static void assert_settles(const char *phase, const char *run, bool settles) {
     gs_job_documents documents;
     gs_job *job = read_job_in(phase, &documents, "", run);
@@ -227,6 +268,8 @@ int main(void) {
         cmocka_unit_test(a_run_waits_for_members_that_were_in),
         cmocka_unit_test(ages_go_on_where_they_were),
         cmocka_unit_test(a_run_that_had_failed_settles_if_it_has_trained),
+        cmocka_unit_test(what_its_state_says_by_itself_is_so),
+        cmocka_unit_test(a_job_that_has_committed_nothing_has_not_seen_its_first_step),
         cmocka_unit_test(a_plan_is_known_without_its_document),
         cmocka_unit_test(an_order_that_is_none_is_forgotten),
         cmocka_unit_test(what_is_no_job_is_refused),
