@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "core/thread.h"
 #include "tests/support/asserts.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/sample.h"
@@ -25,14 +26,18 @@
 enum { LARGE, COUNTS, EMPTY, NUM_TENSORS, OWN = NUM_TENSORS, NUM_ALL };
 static size_t large_count = 3200001;
 #define HUGE_COUNT ((size_t)40000000)
-// Pieces, a digest, and what allocators keep; of 107 MB that come.
-#define MOST_MEMORY_BYTES ((int64_t)24 << 20)
+// Pieces that wait for the disk, one on its way, a digest, and what allocators keep; of 107 MB that come.
+#define MOST_MEMORY_BYTES ((int64_t)(GS_INTAKE_PIECES * GS_INTAKE_PIECE_BYTES + ((size_t)16 << 20)))
 #define OWN_COUNT ((size_t)1234)
 #define STEP 7
 #define FROZEN_TIMEOUT_SECONDS 3.0
 #define MOST_BRINGS 100000
 #define NUM_HUNTS 12
 #define MOST_LEAD_US 400000
+#define NUM_STEPS 50
+// Of all of them: one that waited for the disk would take no less than it.
+#define MOST_STEPS_SECONDS 10.0
+#define SAVE_SECONDS 2.0
 
 static uint8_t byte_of(int rank, size_t tensor, size_t at) { return (uint8_t)(at * 7 + at / 251 + tensor * 31 + (size_t)rank * 101); }
 
@@ -103,15 +108,64 @@ static gs_status check_brought(const gs_state_snapshot *it, const gs_spill *spil
     return it->shares.first == from && it->shares.count == 1 && it->position.step == STEP ? gs_ok() : gs_error(GS_INTERNAL, "of rank %d", it->shares.first);
 }
 
-static gs_status check_all(const gs_brought_parts *brought, const char *letters, bool is_saver, int world_size) {
-    int count = 0;
-    for (int from = 0; from < world_size && is_saver; from++) {
-        if (letters[from] != 'a') continue;
-        if (count >= brought->count || brought->ranks[count] != from) return gs_error(GS_INTERNAL, "rank %d brought nothing", from);
-        GS_TRY(check_brought(&brought->snapshots[count], brought->spills[count], from, world_size));
-        count++;
+static const gs_brought_part *find_part(gs_part_intake *intake, int rank) {
+    for (int i = 0; intake && i < gs_part_intake_count(intake); i++)
+        if (gs_part_intake_part(intake, i)->rank == rank) return gs_part_intake_part(intake, i);
+    return NULL;
+}
+
+// Of each rank that is an `a`, and of no other.
+static gs_status check_all(gs_part_intake *intake, const char *letters, int world_size) {
+    for (int from = 0; from < world_size; from++) {
+        const gs_brought_part *it = find_part(intake, from);
+        bool came = it && !it->status.code;
+        if (came != (letters[from] == 'a'))
+            return gs_error(GS_INTERNAL, "rank %d brought %s: %s", from, came ? "something" : "nothing", it ? it->status.message : "not heard of");
+        if (came) GS_TRY(check_brought(&it->snapshot, it->spill, from, world_size));
     }
-    return count == brought->count ? gs_ok() : gs_error(GS_INTERNAL, "%d parts, not %d", brought->count, count);
+    return gs_ok();
+}
+
+// What a rank that saves has beside its training: the thread that gives to the disk what comes.
+typedef struct taking {
+    gs_part_intake *intake;  // NULL: this rank does not save
+    gs_thread *thread;
+} taking;
+
+static void run_intake(void *ctx, const atomic_bool *stopping) {
+    (void)stopping;
+    gs_part_intake_run(ctx);
+}
+
+static gs_status take(taking *it, const gs_save_team *team, const char *directory) {
+    *it = (taking){0};
+    if (gs_comm_rank(team->comm) != team->saver) return gs_ok();
+    GS_TRY(gs_part_intake_create(&it->intake, directory, team->num_apart));
+    return gs_thread_start(&it->thread, "test-intake", run_intake, it->intake);
+}
+
+static void release(taking *it) {
+    gs_thread_stop(it->thread);
+    gs_part_intake_destroy(it->intake);
+    *it = (taking){0};
+}
+
+// All that there is, however long the disk takes. What came is in `it`.
+static gs_status bring_all(taking *it, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory, gs_deadline ready) {
+    gs_bringing *bringing;
+    GS_TRY(take(it, team, directory));
+    if (!mine && it->intake) gs_part_intake_end(it->intake, gs_ok());
+    gs_status status = gs_save_team_begin(&bringing, team, mine, mine ? it->intake : NULL, ready);
+    if (status.code) {
+        if (mine && it->intake) gs_part_intake_end(it->intake, status);
+        return status;
+    }
+    status = gs_save_team_finish(bringing, soon());
+    if (!status.code) status = gs_save_team_refusal(bringing);
+    gs_save_team_part(bringing);
+    gs_thread_stop(it->thread);  // all has come: it ends
+    it->thread = NULL;
+    return status;
 }
 
 // What a rank would offer that is broken, or means harm: of each word the worst.
@@ -156,7 +210,7 @@ static gs_status bring(const gs_rank_env *env) {
     if (env->arg[env->world_size] == 'y') large_count = HUGE_COUNT;
     comm_rank self;
     gs_save_team team = {0};
-    gs_brought_parts brought = {0};
+    taking it = {0};
     gs_state_snapshot mine = {0};
     char letter = env->arg[env->rank];
     int saver = (int)strcspn(env->arg, "sX");
@@ -177,28 +231,28 @@ static gs_status bring(const gs_rank_env *env) {
         bool is_ready = letter != 'x' && letter != 'X';
         if (env->arg[env->world_size] == 'f' && env->rank == saver) limit_files(i ? RLIM_INFINITY : 1 << 20);
         int64_t before = anonymous_bytes();
-        gs_status other = gs_save_team_bring(&brought, &team, is_ready ? &mine : NULL, job, comes_late ? soon() : (gs_deadline){0});
+        release(&it);
+        gs_status other = bring_all(&it, &team, is_ready ? &mine : NULL, job, comes_late ? soon() : (gs_deadline){0});
         int64_t grown = anonymous_bytes() - before;
         if (env->arg[env->world_size] == 'y' && grown > MOST_MEMORY_BYTES)
             other = gs_error(GS_INTERNAL, "%lld bytes of memory for what is brought", (long long)grown);
         bool no_room = i == 0 && is_refused(env->arg, env->world_size, env->rank);
+        // Whose last pieces are on their way to the disk hears of nothing: the saver tells of that.
         if (no_room) {
-            if (other.code != GS_RESOURCE_EXHAUSTED) status = gs_error(GS_INTERNAL, "there was no room, and it says %d", (int)other.code);
+            if (other.code && other.code != GS_RESOURCE_EXHAUSTED) status = gs_error(GS_INTERNAL, "there was no room, and it says %d", (int)other.code);
             continue;
         }
         bool refused = letter == 'x' || (env->arg[saver] == 'X' && letter == 'a');
         if (refused && !other.code) status = gs_error(GS_INTERNAL, "what is not there was brought");
         else if (!refused || other.code != GS_UNAVAILABLE) status = other;
         const char *letters = env->arg[saver] == 'X' ? "" : env->arg;
-        if (!status.code && !brought.count && env->rank != saver && (brought.ranks || brought.snapshots))
-            status = gs_error(GS_INTERNAL, "memory for nothing");
         char came[16];
         snprintf(came, sizeof came, "%s", *letters ? letters : "....");
         for (int r = 0; r < env->world_size && i == 0; r++)
             if (is_refused(env->arg, env->world_size, r)) came[r] = '.';
-        if (!status.code) status = check_all(&brought, came, env->rank == saver, env->world_size);
+        if (!status.code && env->rank == saver) status = check_all(it.intake, came, env->world_size);
     }
-    gs_brought_parts_release(&brought);
+    release(&it);
     gs_state_snapshot_release(&mine);
     gs_save_team_release(&team);
     comm_rank_close(&self);
@@ -211,7 +265,7 @@ static gs_status bring(const gs_rank_env *env) {
 static gs_status bring_until_the_end(const gs_rank_env *env) {
     comm_rank self;
     gs_save_team team = {0};
-    gs_brought_parts brought = {0};
+    taking it = {0};
     gs_state_snapshot mine = {0};
     char *directory = gs_temp_dir_make(), job[PATH_MAX];
     snprintf(job, sizeof job, "%s/job", directory);
@@ -220,15 +274,18 @@ static gs_status bring_until_the_end(const gs_rank_env *env) {
     if (!status.code) status = gs_save_team_meet(&team, self.comm, env->rank != 0, FROZEN_TIMEOUT_SECONDS, soon());
     if (!status.code) gs_rank_note(env, "begins");
     for (int i = 0; i < MOST_BRINGS && !status.code; i++) {
-        status = gs_save_team_bring(&brought, &team, &mine, job, (gs_deadline){0});
-        if (!status.code) {
-            status = check_all(&brought, "saa", env->rank == 0, env->world_size);
-            if (status.code) status = gs_error(GS_INTERNAL, "taken for whole: %s", status.message);
-        } else if (brought.count || brought.ranks || brought.snapshots) {
-            status = gs_error(GS_INTERNAL, "keeps %d parts that did not come: %s", brought.count, status.message);
-        }
+        release(&it);
+        status = bring_all(&it, &team, &mine, job, (gs_deadline){0});
+        if (env->rank != 0 || !it.intake) continue;
+        gs_thread_stop(it.thread);
+        it.thread = NULL;
+        char came[] = "s..";
+        for (int from = 1; from < 3; from++)
+            if (find_part(it.intake, from) && !find_part(it.intake, from)->status.code) came[from] = 'a';
+        gs_status whole = check_all(it.intake, status.code ? came : "saa", env->world_size);
+        if (whole.code) status = gs_error(GS_INTERNAL, "taken for whole: %s", whole.message);
     }
-    gs_brought_parts_release(&brought);
+    release(&it);
     gs_state_snapshot_release(&mine);
     gs_save_team_release(&team);
     comm_rank_close(&self);
@@ -236,7 +293,82 @@ static gs_status bring_until_the_end(const gs_rank_env *env) {
     return status.code ? status : gs_error(GS_INTERNAL, "%d times brought, and nobody was hit", MOST_BRINGS);
 }
 
-static const gs_rank_body bodies[] = {{"bring", bring}, {"bring_until_the_end", bring_until_the_end}, {0}};
+// Steps of a training, whose ranks wait for each other in each, beside a save that gets nowhere.
+static gs_status step_beside(gs_bringing *bringing, gs_comm *comm) {
+    int64_t begin_ns = gs_now_ns();
+    for (int i = 0; i < NUM_STEPS; i++) {
+        GS_TRY(gs_comm_run(comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, soon()));
+        GS_TRY(gs_save_team_go_on(bringing));
+        if (gs_save_team_is_done(bringing)) return gs_error(GS_INTERNAL, "all came, and no disk has it");
+    }
+    double seconds = gs_seconds_since(begin_ns);
+    return seconds < MOST_STEPS_SECONDS ? gs_ok() : gs_error(GS_INTERNAL, "%d steps beside a disk that hangs took %.1f s", NUM_STEPS, seconds);
+}
+
+// A disk that hangs is a thread that does not come to its work. In the end it does: then all is there.
+static gs_status hang_a_while(taking *it, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory) {
+    gs_bringing *bringing;
+    bool saves = gs_comm_rank(team->comm) == team->saver;
+    if (saves) GS_TRY(gs_part_intake_create(&it->intake, directory, team->num_apart));
+    GS_TRY(gs_save_team_begin(&bringing, team, mine, it->intake, (gs_deadline){0}));
+    gs_status status = step_beside(bringing, team->comm);
+    if (!status.code && saves) status = gs_thread_start(&it->thread, "test-intake", run_intake, it->intake);
+    if (!status.code) status = gs_save_team_finish(bringing, soon());
+    if (!status.code) status = gs_save_team_refusal(bringing);
+    gs_save_team_part(bringing);
+    gs_thread_stop(it->thread);
+    it->thread = NULL;
+    return !status.code && saves ? check_all(it->intake, "saa", 3) : status;
+}
+
+// Until the deadline of the save, or of the ranks.
+static gs_status hang_for_ever(taking *it, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory, bool part) {
+    gs_bringing *bringing;
+    bool saves = gs_comm_rank(team->comm) == team->saver;
+    if (saves) GS_TRY(gs_part_intake_create(&it->intake, directory, team->num_apart));
+    GS_TRY(gs_save_team_begin(&bringing, team, mine, it->intake, (gs_deadline){0}));
+    int64_t begin_ns = gs_now_ns();
+    gs_status status = part ? gs_save_team_go_on(bringing) : gs_save_team_finish(bringing, gs_deadline_in_seconds(SAVE_SECONDS));
+    double seconds = gs_seconds_since(begin_ns);
+    gs_status refusal = gs_save_team_refusal(bringing);
+    gs_save_team_part(bringing);
+    if (!status.code && !part && (seconds < 0.5 * SAVE_SECONDS || seconds > SAVE_SECONDS + 5))
+        status = gs_error(GS_INTERNAL, "given up behind %.1f s", seconds);
+    if (!status.code && !part && team->is_apart && refusal.code != GS_RESOURCE_EXHAUSTED)
+        status = gs_error(GS_INTERNAL, "given up, and says %d", (int)refusal.code);
+    if (!saves || status.code) return status;
+    gs_part_intake_run(it->intake);
+    GS_TRY(check_all(it->intake, "s..", 3));
+    const gs_brought_part *first = find_part(it->intake, 1);
+    gs_code wanted = part ? GS_ABORTED : GS_DEADLINE_EXCEEDED;
+    return first && first->status.code == wanted ? gs_ok() : gs_error(GS_INTERNAL, "the saver says: %s", first ? first->status.message : "nothing");
+}
+
+static gs_status hang(const gs_rank_env *env) {
+    char *directory = gs_temp_dir_make(), job[PATH_MAX];
+    snprintf(job, sizeof job, "%s/job", directory);
+    comm_rank self;
+    gs_save_team team = {0};
+    taking it = {0};
+    gs_state_snapshot mine = {0};
+    large_count = HUGE_COUNT;
+    gs_status status = comm_rank_open(&self, env, 4096, NULL);
+    make_snapshot(&mine, env->rank, env->world_size, true);
+    if (!status.code) status = gs_save_team_meet(&team, self.comm, env->rank != 0, 30, soon());
+    if (!status.code) status = hang_a_while(&it, &team, &mine, job);
+    for (int i = 0; i < 2 && !status.code; i++) {
+        release(&it);
+        status = hang_for_ever(&it, &team, &mine, job, i == 1);
+    }
+    release(&it);
+    gs_state_snapshot_release(&mine);
+    gs_save_team_release(&team);
+    comm_rank_close(&self);
+    gs_temp_dir_remove(directory);
+    return status;
+}
+
+static const gs_rank_body bodies[] = {{"bring", bring}, {"bring_until_the_end", bring_until_the_end}, {"hang", hang}, {0}};
 
 static gs_status run(const char *letters) {
     print_message("%s\n", letters);
@@ -317,6 +449,11 @@ static void elements_that_there_are_not_are_refused(void **state) {
     assert_non_null(strstr(status.message, "rank 1 brings elements of tensor \"large\" that there are not"));
 }
 
+static void a_disk_that_hangs_holds_up_no_step(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("hang", 3, "saa", gs_deadline_in_seconds(120)));
+}
+
 // One rank of three, at a drawn moment of many brings.
 static void hunt(uint64_t seed, uint64_t number) {
     gs_random_key key = {seed, number};
@@ -365,6 +502,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_cannot_be_kept_is_left_out),
         cmocka_unit_test(a_full_disk_takes_nothing_and_the_next_time_all),
         cmocka_unit_test(much_that_comes_is_not_kept_in_memory),
+        cmocka_unit_test(a_disk_that_hangs_holds_up_no_step),
         cmocka_unit_test(a_part_that_cannot_be_is_refused_before_room_is_made),
         cmocka_unit_test(elements_that_there_are_not_are_refused),
         cmocka_unit_test(of_what_was_cut_off_nothing_is_taken_for_whole),

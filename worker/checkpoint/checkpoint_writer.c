@@ -13,7 +13,7 @@ struct gs_checkpoint_writer {
     // Of the compute thread while idle, of the writer's while busy.
     gs_state_snapshot copy, view;       // memory for copies: made by the first
     const gs_state_snapshot *snapshot;  // one of them: what is to be written
-    gs_brought_parts brought;           // and what other ranks have no place for
+    gs_part_intake *intake;             // and what other ranks have no place for; NULL: nothing
     gs_thread *thread;
 
     pthread_mutex_t lock;  // of what follows
@@ -23,30 +23,53 @@ struct gs_checkpoint_writer {
     gs_status last;
 };
 
-// `part`: which of the request's; the writer's own, or one that was brought.
-static gs_status write_part(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot, const gs_spill *spill, int part) {
+static gs_checkpoint_options options_of(const gs_checkpoint_writer *writer, int part) {
     gs_checkpoint_options options = {.directory = writer->directory,
                                      .job = writer->job,
                                      .cluster = writer->options.cluster,
                                      .spec = writer->options.spec,
-                                     .request = writer->request,
-                                     .spill = spill};
-    gs_checkpoint_result result;
+                                     .request = writer->request};
     options.request.part = part;
-    gs_status status = gs_checkpoint_save(&result, snapshot, &options);
+    return options;
+}
+
+static gs_status write_own(gs_checkpoint_writer *writer) {
+    const gs_checkpoint_options options = options_of(writer, writer->request.part);
+    gs_checkpoint_result result;
+    gs_status status = gs_checkpoint_save(&result, writer->snapshot, &options);
     writer->options.done(writer->options.ctx, &result);
     return status;
 }
 
-// Each part is reported, whatever became of those before.
+// One that did not come is told of like one that could not be written.
+static gs_status write_brought(gs_checkpoint_writer *writer, const gs_brought_part *part) {
+    gs_checkpoint_options options = options_of(writer, part->rank);
+    gs_checkpoint_result result = gs_checkpoint_announce(&writer->snapshot->position, &options);
+    options.spill = part->spill;
+    gs_status status = part->status;
+    if (status.code) {
+        status = gs_status_prefix(status, "checkpoint of step %lld: part of rank %d", (long long)result.step, part->rank);
+        result.status = status;
+        if (status.code == GS_RESOURCE_EXHAUSTED) result.cause = "space";
+        if (status.code == GS_DEADLINE_EXCEEDED) result.cause = "deadline";
+    } else {
+        status = gs_checkpoint_save(&result, &part->snapshot, &options);
+    }
+    writer->options.done(writer->options.ctx, &result);
+    return status;
+}
+
+// What comes goes to the disk first, for ranks keep it until it has come. Each part is reported, whatever became of those before.
 static void write_snapshot(gs_checkpoint_writer *writer) {
-    gs_status status = write_part(writer, writer->snapshot, NULL, writer->request.part);
-    for (int i = 0; i < writer->brought.count; i++) {
-        gs_status other = write_part(writer, &writer->brought.snapshots[i], writer->brought.spills[i], writer->brought.ranks[i]);
-        gs_brought_parts_drop(&writer->brought, i);
+    if (writer->intake) gs_part_intake_run(writer->intake);
+    gs_status status = write_own(writer);
+    for (int i = 0; writer->intake && i < gs_part_intake_count(writer->intake); i++) {
+        gs_status other = write_brought(writer, gs_part_intake_part(writer->intake, i));
+        gs_part_intake_drop(writer->intake, i);
         if (!status.code) status = other;
     }
-    gs_brought_parts_release(&writer->brought);
+    gs_part_intake_destroy(writer->intake);
+    writer->intake = NULL;
     pthread_mutex_lock(&writer->lock);
     writer->last = status;
     writer->busy = false;
@@ -101,7 +124,6 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer) {
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
     gs_thread_stop(writer->thread);
-    gs_brought_parts_release(&writer->brought);
     gs_state_snapshot_release(&writer->copy);
     gs_state_snapshot_release(&writer->view);
     pthread_cond_destroy(&writer->changed);
@@ -164,16 +186,24 @@ static gs_status take_view(gs_checkpoint_writer *writer, const gs_checkpoint_req
     return gs_state_snapshot_view(&writer->view, writer->options.state, shares_of(request));
 }
 
-// With what others bring, where this rank writes for them. Who is apart has nothing to write itself. The ranks of a team wait for
-// each other, so whoever has no snapshot says that.
+// The ranks of a team wait for each other, so whoever has no snapshot, or cannot take what comes, says that.
+static gs_status begin_to_bring(gs_checkpoint_writer *writer, gs_status taken, const gs_state_snapshot *snapshot, const gs_save_team *team,
+                                gs_bringing **bringing, gs_deadline deadline) {
+    gs_part_intake *intake = NULL;
+    if (!taken.code && gs_comm_rank(team->comm) == team->saver) taken = gs_part_intake_create(&intake, writer->directory, team->num_apart);
+    gs_status status = gs_save_team_begin(bringing, team, taken.code ? NULL : snapshot, intake, deadline);
+    if (!status.code) status = gs_save_team_refusal(*bringing);
+    if (!taken.code) taken = status;
+    if (taken.code) gs_part_intake_destroy(intake);
+    else writer->intake = intake;
+    return taken;
+}
+
+// Who is apart has nothing to write itself.
 static gs_status begin(gs_checkpoint_writer *writer, gs_status taken, const gs_state_snapshot *snapshot,
-                       const gs_checkpoint_request *request, const gs_save_team *team, gs_deadline deadline) {
-    gs_brought_parts brought = {0};
+                       const gs_checkpoint_request *request, const gs_save_team *team, gs_bringing **bringing, gs_deadline deadline) {
     bool by_team = team && team->num_apart > 0 && request->num_parts > 1;
-    if (by_team) {
-        gs_status status = gs_save_team_bring(&brought, team, taken.code ? NULL : snapshot, writer->directory, deadline);
-        if (!taken.code) taken = status;
-    }
+    if (by_team) taken = begin_to_bring(writer, taken, snapshot, team, bringing, deadline);
     if (taken.code) return taken;
     if (by_team && team->is_apart) {  // its end is the saver's to tell; whoever waits here waits for no save of before
         pthread_mutex_lock(&writer->lock);
@@ -181,22 +211,21 @@ static gs_status begin(gs_checkpoint_writer *writer, gs_status taken, const gs_s
         pthread_mutex_unlock(&writer->lock);
         return taken;
     }
-    writer->brought = brought;
     start(writer, snapshot, request);
     return gs_ok();
 }
 
 gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
                                           const gs_checkpoint_request *request,
-                                          const gs_save_team *team, gs_deadline deadline) {
+                                          const gs_save_team *team, gs_bringing **bringing, gs_deadline deadline) {
     gs_status status = await_idle(writer, deadline);
     if (!status.code) status = take_copy(writer, request);
-    return begin(writer, status, &writer->copy, request, team, deadline);
+    return begin(writer, status, &writer->copy, request, team, bringing, deadline);
 }
 
 gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
                                                const gs_checkpoint_request *request,
-                                               const gs_save_team *team, gs_deadline deadline) {
+                                               const gs_save_team *team, gs_bringing **bringing, gs_deadline deadline) {
     const gs_state_snapshot *snapshot = &writer->view;
     gs_status status = await_idle(writer, deadline);
     if (!status.code) {
@@ -206,7 +235,7 @@ gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
             status = take_copy(writer, request);
         }
     }
-    return begin(writer, status, snapshot, request, team, deadline);
+    return begin(writer, status, snapshot, request, team, bringing, deadline);
 }
 
 gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer, gs_deadline deadline) {

@@ -32,16 +32,18 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer);
 
 // Compute thread: takes a snapshot and starts to write it. FAILED_PRECONDITION when the last one is
 // still being written and the deadline for that has passed ({0}: do not wait).
-//   team  NULL: each rank writes what is its own. Else, of a save in parts and where a rank of it is apart, a collective of all its
-//         ranks, also of one that has nothing to save: the saver writes what the others bring, and reports each of those parts
+//   team      NULL: each rank writes what is its own. Else, of a save in parts and where a rank of it is apart, a collective of all its
+//             ranks, also of one that has nothing to save: the saver writes what the others bring, and reports each of those parts
+//   bringing  with a team: what is to come by it, which the caller goes on with, or parts from, before the next save and destroy,
+//             whatever is returned. NULL: nothing is
 GS_NODISCARD gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
                                                        const gs_checkpoint_request *request,
-                                                       const gs_save_team *team, gs_deadline deadline);
+                                                       const gs_save_team *team, gs_bringing **bringing, gs_deadline deadline);
 // The same from the state itself, which must stay as it is until the save has come to an end; a
 // copy is made only where the host does not reach it.
 GS_NODISCARD gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
                                                             const gs_checkpoint_request *request,
-                                                            const gs_save_team *team, gs_deadline deadline);
+                                                            const gs_save_team *team, gs_bringing **bringing, gs_deadline deadline);
 // A save has begun and not come to an end.
 bool gs_checkpoint_writer_is_busy(gs_checkpoint_writer *writer);
 // Until the last save has come to an end; its status.

@@ -7,10 +7,10 @@
 #include "core/failpoint.h"
 #include "core/log.h"
 #include "gradsync/comm/coalesce.h"
-#include "worker/checkpoint/checkpoint.h"
 
-#define PIECE_BYTES ((size_t)4 << 20)
 #define MOST_TENSORS ((int64_t)1 << 20)
+// At the end the ranks hear from the saver so often that its disk has no room yet, so that the loss of one is seen.
+#define LOOK_SECONDS 1.0
 
 // What each rank says before anything travels.
 typedef struct offer {
@@ -22,17 +22,26 @@ typedef struct range {
     int64_t first, count;
 } range;
 
-// One rank's part on its way, as every rank of the team sees it.
-typedef struct bringing {
+// What the saver says of the part that comes, before each of its pieces; above 0: of so many.
+enum { NO_ROOM = 0, REFUSED = -1, GIVEN_UP = -2 };
+
+// As every rank of the team sees it.
+struct gs_bringing {
     const gs_save_team *team;
     const gs_state_snapshot *mine;  // NULL: not ready; on the sender and on the saver never
-    int from;
-    const offer *offers;  // by rank
+    gs_part_intake *intake;         // of the saver, until it was told of the end
+    offer *offers;  // by rank
     range *ranges;
-    uint8_t *piece;
-    bool *refused;  // by rank: the saver has no room for what it would bring, or could not write it
-    const char *directory;
-} bringing;
+    uint8_t *piece;  // of those that are not the saver
+    bool *refused;  // by rank: the saver could not keep what it would bring
+    // The part at hand.
+    int from;
+    bool is_open;  // the saver has heard of it
+    size_t place;  // bytes that came
+    gs_digest_stream *stream;
+    bool is_done;
+    gs_status failed;
+};
 
 static gs_status gather(void *all, const void *mine, size_t num_words, const gs_save_team *team, gs_deadline deadline) {
     return gs_comm_run(team->comm,
@@ -118,15 +127,15 @@ static bool is_alike(const offer *a, const offer *b) {
            a->is_part == b->is_part;
 }
 
-static gs_status broadcast_from(int rank, const bringing *it, void *data, size_t bytes) {
+static gs_status broadcast_from(int rank, const gs_bringing *it, void *data, size_t bytes) {
     const gs_tensor_view view = {data, bytes, GS_U8};
     return gs_coalesced_broadcast(it->team->comm, &view, 1, rank, 0, gs_deadline_in_seconds(it->team->timeout_seconds));
 }
 
-static gs_status broadcast(const bringing *it, void *data, size_t bytes) { return broadcast_from(it->from, it, data, bytes); }
+static gs_status broadcast(const gs_bringing *it, void *data, size_t bytes) { return broadcast_from(it->from, it, data, bytes); }
 
 // Bytes that come may be anything: nothing is made room for, or written, that is not of a tensor here.
-static gs_status check_ranges(const bringing *it, const gs_state_snapshot *own) {
+static gs_status check_ranges(const gs_bringing *it, const gs_state_snapshot *own) {
     int64_t bytes = 0;
     for (size_t i = 0; i < num_all(own); i++) {
         int64_t most = (int64_t)(own->tensors[i].bytes / gs_dtype_bytes(own->tensors[i].dtype));
@@ -140,11 +149,10 @@ static gs_status check_ranges(const bringing *it, const gs_state_snapshot *own) 
                     (long long)bytes);
 }
 
-// A snapshot of rank `from` with room for what comes; digests, position and what does not travel are the saver's own.
-static gs_status make_room(gs_state_snapshot *out, gs_spill **spill, const bringing *it) {
+// A snapshot of rank `from`; digests, position and what does not travel are the saver's own.
+static gs_status describe_part(gs_state_snapshot *out, const gs_bringing *it) {
     const gs_state_snapshot *own = it->mine;
     size_t count = num_all(own);
-    GS_FAILPOINT("save_team.room");
     *out = *own;
     out->bytes = 0;
     out->shares = (gs_share_range){.first = it->from, .count = own->shares.count ? 1 : 0, .world_size = own->shares.world_size};
@@ -152,6 +160,7 @@ static gs_status make_room(gs_state_snapshot *out, gs_spill **spill, const bring
     out->data = calloc(count + 1, sizeof *out->data);
     out->here = calloc(count + 1, sizeof *out->here);
     out->memory = NULL;
+    GS_FAILPOINT("save_team.room");
     if (!out->tensors || !out->data || !out->here) return gs_error(GS_RESOURCE_EXHAUSTED, "a part that rank %d brings: out of memory", it->from);
     memcpy(out->tensors, own->tensors, count * sizeof *out->tensors);
     for (size_t i = 0; i < count; i++) {
@@ -162,11 +171,7 @@ static gs_status make_room(gs_state_snapshot *out, gs_spill **spill, const bring
         out->data[i] = NULL;
         out->bytes += bytes_of(own, i, it->ranges[i].count);
     }
-    gs_directory job;
-    GS_TRY(gs_checkpoint_open_directory(&job, it->directory));
-    gs_status status = gs_spill_open(spill, &job, (size_t)it->offers[it->from].bytes);
-    gs_directory_close(&job);
-    return status;
+    return gs_ok();
 }
 
 // Bytes [first, first + bytes) of all that travels, one tensor behind the other.
@@ -185,147 +190,199 @@ static void pack(uint8_t *to, const gs_state_snapshot *from, size_t first, size_
     }
 }
 
-// What came to the saver and could not be kept stays away from what others bring: they go on, and hear of it behind the last piece.
-static void keep_piece(gs_status *kept, gs_spill *spill, size_t first, const uint8_t *piece, size_t bytes) {
-    if (!kept->code) *kept = gs_spill_write(spill, first, piece, bytes);
+static size_t bytes_of_part(const gs_bringing *it) { return (size_t)it->offers[it->from].bytes; }
+
+static bool is_saver(const gs_bringing *it) { return gs_comm_rank(it->team->comm) == it->team->saver; }
+
+static bool is_sender(const gs_bringing *it) { return gs_comm_rank(it->team->comm) == it->from; }
+
+static bool brings(const gs_bringing *it, int rank) {
+    return it->team->apart[rank] && is_alike(&it->offers[rank], &it->offers[it->team->saver]);
 }
 
-static gs_status bring_bytes(const bringing *it, gs_digest_stream *stream, gs_spill *spill, gs_status *kept) {
-    int rank = gs_comm_rank(it->team->comm);
-    size_t total = (size_t)it->offers[it->from].bytes;
-    for (size_t first = 0; first < total; first += PIECE_BYTES) {
-        size_t bytes = total - first < PIECE_BYTES ? total - first : PIECE_BYTES;
-        if (rank == it->from) pack(it->piece, it->mine, first, bytes);
-        GS_TRY(broadcast(it, it->piece, bytes));
-        gs_digest_stream_add(stream, it->piece, bytes);
-        if (spill) keep_piece(kept, spill, first, it->piece, bytes);
-    }
-    return gs_ok();
+// The next rank that brings something.
+static void turn_to(gs_bringing *it, int rank) {
+    int world_size = gs_comm_world_size(it->team->comm);
+    while (rank < world_size && !brings(it, rank)) rank++;
+    gs_digest_stream_destroy(it->stream);
+    it->stream = NULL;
+    it->from = rank;
+    it->is_open = false;
+    it->place = 0;
+    it->is_done = rank == world_size;
 }
 
-// Every rank of the team has seen all pieces, and compares.
-static gs_status bring_stream(const bringing *it, gs_spill *spill, gs_status *kept) {
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return let_go(it->team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
-    gs_status status = bring_bytes(it, stream, spill, kept);
-    const gs_digest found = gs_digest_stream_value(stream);
-    gs_digest sent = found;
-    gs_digest_stream_destroy(stream);
-    if (!status.code) status = broadcast(it, &sent, sizeof sent);
-    if (status.code || (sent.high == found.high && sent.low == found.low)) return status;
-    return let_go(it->team, gs_error(GS_DATA_LOSS, "rank %d received something else than rank %d sent to be saved",
-                                     gs_comm_rank(it->team->comm), it->from));
+// The saver's thread that writes waits for this.
+static void end_intake(gs_bringing *it, gs_status why) {
+    gs_state_snapshot none = {0};
+    if (!it->intake) return;
+    if (why.code && !it->is_done && !it->is_open) gs_part_intake_begin(it->intake, it->from, &none, 0, why);
+    gs_part_intake_end(it->intake, why);
+    it->intake = NULL;
 }
 
-static gs_status bring_ranges(const bringing *it) {
+static gs_status bring_ranges(const gs_bringing *it) {
     int64_t count = it->offers[it->from].num_tensors + it->offers[it->from].num_own;
-    if (gs_comm_rank(it->team->comm) == it->from)
+    if (is_sender(it))
         for (int64_t i = 0; i < count; i++)
             it->ranges[i] = (range){(int64_t)it->mine->here[i].first, (int64_t)it->mine->here[i].count};
     return broadcast(it, it->ranges, (size_t)count * sizeof *it->ranges);
 }
 
-// A save that fails stops no training: what the saver has no room for, or cannot write, is left out, and all know it.
-static gs_status agree_on_refusal(const bringing *it, gs_status of_saver) {
-    uint8_t is_fine = !of_saver.code;
-    if (of_saver.code) gs_log_warn("part not brought", "rank=%d reason=\"%s\"", it->from, of_saver.message);
-    GS_TRY(broadcast_from(it->team->saver, it, &is_fine, sizeof is_fine));
-    it->refused[it->from] = !is_fine;
-    return gs_ok();
-}
-
-static gs_status bring_part(gs_state_snapshot *out, gs_spill **spill, const bringing *it) {
-    gs_status kept = gs_ok();
+// A save that fails stops no training: what the saver has no room for is left out.
+static gs_status open_part(gs_bringing *it) {
     GS_TRY(bring_ranges(it));
-    if (out) {
+    it->stream = gs_digest_stream_create();
+    if (!it->stream) return let_go(it->team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
+    if (it->intake) {
         gs_status status = check_ranges(it, it->mine);
         if (status.code) return let_go(it->team, status);
+        gs_state_snapshot part;
+        status = describe_part(&part, it);
+        gs_part_intake_begin(it->intake, it->from, &part, bytes_of_part(it), status);
     }
-    GS_TRY(agree_on_refusal(it, out ? make_room(out, spill, it) : gs_ok()));
-    if (it->refused[it->from]) return gs_ok();
-    GS_TRY(bring_stream(it, out ? *spill : NULL, &kept));
-    return agree_on_refusal(it, kept);
-}
-
-static gs_status make_list(gs_brought_parts *brought, int count) {
-    brought->ranks = calloc((size_t)count, sizeof *brought->ranks);
-    brought->snapshots = calloc((size_t)count, sizeof *brought->snapshots);
-    brought->spills = calloc((size_t)count, sizeof *brought->spills);
-    return brought->ranks && brought->snapshots && brought->spills ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory");
-}
-
-static gs_status bring_all(gs_brought_parts *brought, bringing *it) {
-    const gs_save_team *team = it->team;
-    int rank = gs_comm_rank(team->comm);
-    bool is_saver = rank == team->saver;
-    for (int from = 0; from < gs_comm_world_size(team->comm); from++) {
-        if (!team->apart[from] || !is_alike(&it->offers[from], &it->offers[team->saver])) continue;
-        it->from = from;
-        gs_state_snapshot *out = is_saver ? &brought->snapshots[brought->count] : NULL;
-        gs_spill **spill = is_saver ? &brought->spills[brought->count] : NULL;
-        if (is_saver) brought->ranks[brought->count++] = from;
-        GS_TRY(bring_part(out, spill, it));
-        if (is_saver && it->refused[from]) gs_brought_parts_drop(brought, --brought->count);
-    }
+    it->is_open = true;
     return gs_ok();
 }
 
-static gs_status find_refusal(const bringing *it) {
-    const gs_save_team *team = it->team;
-    const offer *offers = it->offers;
-    if (it->refused[gs_comm_rank(team->comm)])
-        return gs_error(GS_RESOURCE_EXHAUSTED, "rank %d, which would write this part, has no room for its %lld bytes, or could not keep them", team->saver,
-                        (long long)offers[gs_comm_rank(team->comm)].bytes);
-    if (!team->is_apart || is_alike(&offers[gs_comm_rank(team->comm)], &offers[team->saver])) return gs_ok();
-    if (!offers[team->saver].is_ready) return gs_error(GS_UNAVAILABLE, "rank %d, which would write this part, has nothing to save", team->saver);
-    return gs_error(GS_UNAVAILABLE, "this rank's part of step %lld is none of what rank %d saves", (long long)offers[gs_comm_rank(team->comm)].step,
-                    team->saver);
+// Of a part that is about to be given up for a lack of time the saver knows alone.
+static gs_status hear_room(gs_bringing *it, int64_t *room, gs_deadline wait, gs_deadline last) {
+    *room = NO_ROOM;
+    if (it->intake) {
+        *room = gs_part_intake_room(it->intake, wait);
+        if (*room == NO_ROOM && last.at_ns && gs_deadline_passed(last)) *room = GIVEN_UP;
+    }
+    GS_TRY(broadcast_from(it->team->saver, it, room, sizeof *room));
+    if (*room >= GIVEN_UP && *room <= GS_INTAKE_PIECES) return gs_ok();
+    return let_go(it->team, gs_error(GS_DATA_LOSS, "rank %d, which saves, has room for %lld pieces", it->team->saver, (long long)*room));
 }
 
-static gs_status bring(gs_brought_parts *brought, bringing *it, offer *offers, gs_deadline ready) {
-    const gs_save_team *team = it->team;
-    const offer mine = make_offer(it->mine);
-    const gs_deadline usual = gs_deadline_in_seconds(team->timeout_seconds);
-    GS_TRY(gather(offers, &mine, sizeof mine / sizeof(int64_t), team, ready.at_ns > usual.at_ns ? ready : usual));
-    GS_TRY(check_offers(team, offers));
-    int64_t count = 1;
-    for (int rank = 0; rank < gs_comm_world_size(team->comm); rank++)
-        if (offers[rank].num_tensors + offers[rank].num_own > count) count = offers[rank].num_tensors + offers[rank].num_own;
-    it->ranges = calloc((size_t)count, sizeof *it->ranges);
-    it->piece = malloc(PIECE_BYTES);
-    it->refused = calloc((size_t)gs_comm_world_size(team->comm), sizeof *it->refused);
-    gs_status status = it->ranges && it->piece && it->refused ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory");
-    if (!status.code && it->mine && gs_comm_rank(team->comm) == team->saver) status = make_list(brought, team->num_apart);
-    if (status.code) return let_go(team, status);
-    GS_TRY(bring_all(brought, it));
-    return find_refusal(it);
+static gs_status bring_piece(gs_bringing *it) {
+    size_t left = bytes_of_part(it) - it->place, bytes = left < GS_INTAKE_PIECE_BYTES ? left : GS_INTAKE_PIECE_BYTES;
+    uint8_t *piece = it->intake ? gs_part_intake_piece(it->intake) : it->piece;
+    if (is_sender(it)) pack(piece, it->mine, it->place, bytes);
+    GS_TRY(broadcast(it, piece, bytes));
+    gs_digest_stream_add(it->stream, piece, bytes);
+    if (it->intake) gs_part_intake_put(it->intake, bytes);
+    it->place += bytes;
+    return gs_ok();
 }
 
-gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory,
-                             gs_deadline ready) {
-    gs_brought_parts_release(brought);
-    offer *offers = calloc((size_t)gs_comm_world_size(team->comm), sizeof *offers);
-    if (!offers) return let_go(team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
-    bringing it = {.team = team, .mine = mine, .offers = offers, .directory = directory};
-    gs_status status = bring(brought, &it, offers, ready);
-    free(it.ranges);
-    free(it.piece);
-    free(it.refused);
-    free(offers);
-    if (status.code) gs_brought_parts_release(brought);
+// Every rank of the team has seen all pieces, and compares.
+static gs_status close_part(gs_bringing *it) {
+    const gs_digest found = gs_digest_stream_value(it->stream);
+    gs_digest sent = found;
+    GS_TRY(broadcast(it, &sent, sizeof sent));
+    if (sent.high != found.high || sent.low != found.low)
+        return let_go(it->team, gs_error(GS_DATA_LOSS, "rank %d received something else than rank %d sent to be saved",
+                                         gs_comm_rank(it->team->comm), it->from));
+    if (it->intake) gs_part_intake_complete(it->intake);
+    turn_to(it, it->from + 1);
+    return gs_ok();
+}
+
+static void give_up(gs_bringing *it) {
+    for (int rank = it->from; rank < gs_comm_world_size(it->team->comm); rank++) it->refused[rank] = brings(it, rank);
+    end_intake(it, gs_error(GS_DEADLINE_EXCEEDED, "the disk has not taken in time what ranks bring to be saved"));
+    it->is_done = true;
+}
+
+// One word of the saver's, and what may come by it. *pauses: nothing may.
+static gs_status bring_some(gs_bringing *it, bool *pauses, gs_deadline wait, gs_deadline last) {
+    int64_t room;
+    *pauses = false;
+    if (!it->is_open) GS_TRY(open_part(it));
+    if (it->place == bytes_of_part(it)) return close_part(it);
+    GS_TRY(hear_room(it, &room, wait, last));
+    *pauses = room == NO_ROOM;
+    if (room == GIVEN_UP) {
+        give_up(it);
+    } else if (room == REFUSED) {
+        it->refused[it->from] = true;
+        turn_to(it, it->from + 1);
+    }
+    for (int64_t i = 0; i < room && it->place < bytes_of_part(it); i++) GS_TRY(bring_piece(it));
+    return gs_ok();
+}
+
+static gs_status note_end(gs_bringing *it, gs_status status) {
+    it->failed = status;
+    if (status.code || it->is_done) end_intake(it, status);
     return status;
 }
 
-void gs_brought_parts_drop(gs_brought_parts *brought, int index) {
-    gs_state_snapshot_release(&brought->snapshots[index]);
-    gs_spill_close(brought->spills[index]);
-    brought->spills[index] = NULL;
+gs_status gs_save_team_go_on(gs_bringing *it) {
+    gs_status status = it->failed;
+    bool pauses = false;
+    while (!status.code && !it->is_done && !pauses) status = bring_some(it, &pauses, (gs_deadline){0}, (gs_deadline){0});
+    return note_end(it, status);
 }
 
-void gs_brought_parts_release(gs_brought_parts *brought) {
-    for (int i = 0; i < brought->count; i++) gs_brought_parts_drop(brought, i);
-    free(brought->spills);
-    free(brought->ranks);
-    free(brought->snapshots);
-    *brought = (gs_brought_parts){0};
+gs_status gs_save_team_finish(gs_bringing *it, gs_deadline deadline) {
+    gs_status status = it->failed;
+    bool pauses;
+    while (!status.code && !it->is_done)
+        status = bring_some(it, &pauses, gs_deadline_min(deadline, gs_deadline_in_seconds(LOOK_SECONDS)), deadline);
+    return note_end(it, status);
+}
+
+bool gs_save_team_is_done(const gs_bringing *it) { return it->is_done || it->failed.code; }
+
+gs_status gs_save_team_refusal(const gs_bringing *it) {
+    const gs_save_team *team = it->team;
+    const offer *offers = it->offers;
+    int rank = gs_comm_rank(team->comm);
+    if (it->refused[rank])
+        return gs_error(GS_RESOURCE_EXHAUSTED, "rank %d, which would write this part, could not keep its %lld bytes", team->saver,
+                        (long long)offers[rank].bytes);
+    if (!team->is_apart || is_alike(&offers[rank], &offers[team->saver])) return gs_ok();
+    if (!offers[team->saver].is_ready) return gs_error(GS_UNAVAILABLE, "rank %d, which would write this part, has nothing to save", team->saver);
+    return gs_error(GS_UNAVAILABLE, "this rank's part of step %lld is none of what rank %d saves", (long long)offers[rank].step, team->saver);
+}
+
+static gs_status exchange_offers(gs_bringing *it, gs_deadline ready) {
+    const gs_save_team *team = it->team;
+    const offer mine = make_offer(it->mine);
+    const gs_deadline usual = gs_deadline_in_seconds(team->timeout_seconds);
+    GS_TRY(gather(it->offers, &mine, sizeof mine / sizeof(int64_t), team, ready.at_ns > usual.at_ns ? ready : usual));
+    GS_TRY(check_offers(team, it->offers));
+    int64_t count = 1;
+    for (int rank = 0; rank < gs_comm_world_size(team->comm); rank++)
+        if (it->offers[rank].num_tensors + it->offers[rank].num_own > count) count = it->offers[rank].num_tensors + it->offers[rank].num_own;
+    it->ranges = calloc((size_t)count, sizeof *it->ranges);
+    if (!is_saver(it)) it->piece = malloc(GS_INTAKE_PIECE_BYTES);
+    if (!it->ranges || (!it->piece && !is_saver(it))) return let_go(team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
+    turn_to(it, 0);
+    return gs_ok();
+}
+
+gs_status gs_save_team_begin(gs_bringing **out, const gs_save_team *team, const gs_state_snapshot *mine, gs_part_intake *intake,
+                             gs_deadline ready) {
+    int world_size = gs_comm_world_size(team->comm);
+    gs_bringing *it = calloc(1, sizeof *it);
+    gs_status status = it ? gs_ok() : let_go(team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
+    if (status.code) return status;
+    *it = (gs_bringing){.team = team, .mine = mine, .intake = intake, .from = world_size};
+    it->offers = calloc((size_t)world_size, sizeof *it->offers);
+    it->refused = calloc((size_t)world_size, sizeof *it->refused);
+    if (!it->offers || !it->refused) status = let_go(team, gs_error(GS_RESOURCE_EXHAUSTED, "save team: out of memory"));
+    if (!status.code) status = exchange_offers(it, ready);
+    if (status.code) {
+        it->intake = NULL;
+        gs_save_team_part(it);
+        return status;
+    }
+    *out = it;
+    return note_end(it, status);
+}
+
+void gs_save_team_part(gs_bringing *it) {
+    if (!it) return;
+    end_intake(it, gs_error(GS_ABORTED, "the ranks have parted before all came that was to be saved"));
+    gs_digest_stream_destroy(it->stream);
+    free(it->offers);
+    free(it->ranges);
+    free(it->piece);
+    free(it->refused);
+    free(it);
 }

@@ -10,7 +10,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
-#include "worker/checkpoint/spill.h"
+#include "worker/checkpoint/part_intake.h"
 #include "worker/state/state_snapshot.h"
 
 typedef struct gs_save_team {
@@ -22,31 +22,33 @@ typedef struct gs_save_team {
     bool *apart;    // owned; by rank
 } gs_save_team;
 
-// What ranks have brought to the saver. Elsewhere it stays empty.
-typedef struct gs_brought_parts {
-    int count;
-    int *ranks;                    // owned
-    // Owned; of a state that all have whole, what is common is borrowed from the saver's own. What came is in `spills`, and NULL here.
-    gs_state_snapshot *snapshots;
-    gs_spill **spills;  // owned; NULL: nothing came, all of it is common
-} gs_brought_parts;
-
 // Collective. `sees_none`: the checkpoints of this rank's worker are not the coordinator's.
 GS_NODISCARD gs_status gs_save_team_meet(gs_save_team *team, gs_comm *comm, bool sees_none, double timeout_seconds,
                                          gs_deadline deadline);
 void gs_save_team_release(gs_save_team *team);
 
-// Collective, where num_apart is not 0: what each rank that is apart would have written comes to the saver, in pieces of a few MiB, which
-// go to its disk, in `directory` of the job's checkpoints (looked at there alone), and not into its memory; and is compared with its digest. `mine` is this rank's own snapshot; NULL: it could not be taken, and then what hangs on it is left out.
-// On the saver what came is in `brought` (its former content is given up); it is good until `mine` is. On a rank that is apart OK says
-// that the saver has it. UNAVAILABLE: the saver has no snapshot. RESOURCE_EXHAUSTED: it has no room for this rank's part, or could not
-// write it; it is left out, all others' come. DATA_LOSS: something else came than was sent.
-//   ready  until then ranks may come to it, if that is later than a collective's timeout: one that saves for others may have the
-//          last save to write first
-GS_NODISCARD gs_status gs_save_team_bring(gs_brought_parts *brought, const gs_save_team *team, const gs_state_snapshot *mine, const char *directory,
+// Parts of one save on their way to the saver. Each rank of the team has one, and all say the same of it.
+typedef struct gs_bringing gs_bringing;
+
+// Collective, where num_apart is not 0: what each rank that is apart would have written is to come to the saver, in pieces of a few MiB,
+// and is compared with its digest. Nothing comes yet. `mine` is this rank's own snapshot, which has to stay as it is until all is done;
+// NULL: it could not be taken, and then what hangs on it is left out.
+//   intake  of the saver, where it has a snapshot, else NULL: some thread takes what comes of it to the disk; told of the end in any
+//           case but that of an error here
+//   ready   until then ranks may come to it, if that is later than a collective's timeout: one that saves for others may have the
+//           last save to write first
+GS_NODISCARD gs_status gs_save_team_begin(gs_bringing **out, const gs_save_team *team, const gs_state_snapshot *mine, gs_part_intake *intake,
                                           gs_deadline ready);
-// Of one of them, which is written or given up: the disk has its room again.
-void gs_brought_parts_drop(gs_brought_parts *brought, int index);
-void gs_brought_parts_release(gs_brought_parts *brought);
+// Collective: as much as the saver has room for until its disk has taken more, which nobody waits for. Of what the disk does not keep
+// the rest stays away. After an error it is only good for destroy. DATA_LOSS: something else came than was sent.
+GS_NODISCARD gs_status gs_save_team_go_on(gs_bringing *bringing);
+// Collective: all of it, or as much as the disk of the saver has taken by its deadline; the rest is given up.
+GS_NODISCARD gs_status gs_save_team_finish(gs_bringing *bringing, gs_deadline deadline);
+bool gs_save_team_is_done(const gs_bringing *bringing);
+// Of this rank's part, as far as it is known. OK: it comes, or has come, or there is none; what becomes of it then is the saver's to
+// tell. UNAVAILABLE: the saver has no snapshot of the same. RESOURCE_EXHAUSTED: it could not keep it.
+gs_status gs_save_team_refusal(const gs_bringing *bringing);
+// What has not come does not: the saver tells of those parts. NULL is fine.
+void gs_save_team_part(gs_bringing *bringing);
 
 #endif

@@ -98,18 +98,36 @@ static gs_status open_writer(gs_saves *saves) {
     return gs_checkpoint_writer_create(&saves->writer, &options);
 }
 
+void gs_saves_part(gs_saves *saves) {
+    gs_save_team_part(saves->bringing);
+    saves->bringing = NULL;
+}
+
+// `deadline`: until then all of it is to be at the saver's; NULL: what it has room for.
+static void go_on(gs_saves *saves, const gs_deadline *deadline) {
+    if (!saves->bringing) return;
+    gs_progress_enter(&saves->control->progress, GS_PHASE_CHECKPOINT);
+    gs_status status = deadline ? gs_save_team_finish(saves->bringing, *deadline) : gs_save_team_go_on(saves->bringing);
+    if (!status.code && !gs_save_team_is_done(saves->bringing)) return;
+    if (!status.code) status = gs_save_team_refusal(saves->bringing);
+    // What was refused from the beginning is told of already; else the saver tells of it.
+    if (status.code && status.code != GS_UNAVAILABLE)
+        gs_log_warn("parts not brought", "job=%s reason=\"%s\"", saves->job, status.message);
+    gs_saves_part(saves);
+}
+
 // Without a writer the others of the team must hear of it.
 static gs_status start_save(gs_saves *saves, const gs_checkpoint_request *request, bool is_last, gs_deadline deadline) {
     gs_status status = open_writer(saves);
     if (status.code && saves->team && saves->team->num_apart && request->num_parts > 1) {
-        gs_brought_parts none = {0};
-        gs_status other = gs_save_team_bring(&none, saves->team, NULL, saves->directory, deadline);
-        gs_brought_parts_release(&none);
+        gs_status other = gs_save_team_begin(&saves->bringing, saves->team, NULL, NULL, deadline);
         if (other.code) gs_log_warn("parts not brought", "job=%s reason=\"%s\"", saves->job, other.message);
     }
-    GS_TRY(status);
-    return is_last ? gs_checkpoint_writer_start_last_save(saves->writer, request, saves->team, deadline)
-                   : gs_checkpoint_writer_start_save(saves->writer, request, saves->team, deadline);
+    if (!status.code)
+        status = is_last ? gs_checkpoint_writer_start_last_save(saves->writer, request, saves->team, &saves->bringing, deadline)
+                         : gs_checkpoint_writer_start_save(saves->writer, request, saves->team, &saves->bringing, deadline);
+    go_on(saves, is_last ? &deadline : NULL);
+    return status;
 }
 
 // A save that did not begin. Of parts, the others write theirs in vain and should not be waited for.
@@ -124,11 +142,13 @@ static void tell_failed(gs_saves *saves, const gs_checkpoint_request *request, g
 }
 
 bool gs_saves_await(gs_saves *saves, gs_deadline deadline) {
+    gs_saves_part(saves);
     return !saves->writer ||
            gs_checkpoint_writer_wait(saves->writer, deadline).code != GS_DEADLINE_EXCEEDED;
 }
 
 void gs_saves_release(gs_saves *saves) {
+    gs_saves_part(saves);
     gs_checkpoint_writer_destroy(saves->writer);
     saves->writer = NULL;
 }
@@ -167,6 +187,7 @@ bool gs_saves_come_next(const gs_saves *saves) {
 }
 
 bool gs_saves_write_parts(const gs_saves *saves) {
+    if (saves->bringing) return true;
     return saves->writer && are_by_all(saves) && gs_checkpoint_writer_is_busy(saves->writer);
 }
 
@@ -188,34 +209,38 @@ static void skip_together(gs_saves *saves, int saving_ranks, const gs_place *pla
     tell_failed(saves, &request, why, "deadline");
 }
 
-double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *place) {
-    gs_checkpoint_request request;
-    if (!saves->counted_ns) saves->counted_ns = gs_now_ns();
-    if (!gs_saves_come_next(saves)) return 0;
-    saves->is_due_by_time = false;
-    if (!find_share(&request, saves, "periodic", place)) return 0;
-    int64_t begin_ns = gs_now_ns();
-    if (saving_ranks > 0) {
-        skip_together(saves, saving_ranks, place);
-        return gs_seconds_since(begin_ns);
-    }
-    gs_status status = start_save(saves, &request, false, (gs_deadline){0});
+static void save_by_cadence(gs_saves *saves, const gs_checkpoint_request *request, int64_t begin_ns) {
+    gs_status status = start_save(saves, request, false, (gs_deadline){0});
     if (status.code) {
         saves->num_skipped++;
         log_skipped(saves, status);
         // Of a save that outlasts a hundred steps one word is enough.
-        bool is_told = request.num_parts > 1 || status.code == GS_UNAVAILABLE || !saves->told_late;
-        if (is_told) tell_failed(saves, &request, status, "deadline");
+        bool is_told = request->num_parts > 1 || status.code == GS_UNAVAILABLE || !saves->told_late;
+        if (is_told) tell_failed(saves, request, status, "deadline");
     }
     saves->told_late = status.code != GS_OK;
     note_seconds(saves, gs_seconds_since(begin_ns));
     saves->counted_ns = gs_now_ns();
-    gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
+}
+
+double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *place) {
+    gs_checkpoint_request request;
+    int64_t begin_ns = gs_now_ns();
+    bool has_part = saves->bringing, is_due = gs_saves_come_next(saves);
+    if (!saves->counted_ns) saves->counted_ns = begin_ns;
+    go_on(saves, NULL);
+    if (is_due) saves->is_due_by_time = false;
+    bool saves_now = is_due && find_share(&request, saves, "periodic", place);
+    if (!saves_now && !has_part) return 0;
+    if (saves_now && saving_ranks > 0) skip_together(saves, saving_ranks, place);
+    else if (saves_now) save_by_cadence(saves, &request, begin_ns);
+    if (has_part || saving_ranks == 0) gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
     return gs_seconds_since(begin_ns);
 }
 
 static gs_status save_now(gs_saves *saves, const gs_checkpoint_request *request) {
     gs_deadline deadline = gs_deadline_in_seconds(FINAL_SAVE_SECONDS);
+    go_on(saves, &deadline);
     gs_status status = start_save(saves, request, true, deadline);
     if (status.code) {
         tell_failed(saves, request, status, "io");
@@ -235,6 +260,7 @@ gs_status gs_saves_alone(gs_saves *saves, const char *reason, const gs_place *pl
         .world_size = place->world_size,
         .num_parts = 1,
         .generation = place->generation};
+    gs_saves_part(saves);
     saves->team = NULL;  // its communicator has come to its end
     return save_now(saves, &request);
 }

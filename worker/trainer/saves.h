@@ -28,6 +28,7 @@ typedef struct gs_saves {
     const gs_save_team *team;
 
     gs_checkpoint_writer *writer;  // owned; made by the first save
+    gs_bringing *bringing;         // owned, and all ranks of the team have one: what is on its way to the saver; NULL: nothing
     uint64_t num_skipped;
     bool told_late;       // that the save in flight takes longer than the time between two
     int64_t counted_ns;   // since when the time to the next save by the clock is counted; 0: not yet
@@ -41,7 +42,9 @@ typedef struct gs_saves {
 // These ranks begin to train: no checkpoint of those before them counts from now on.
 void gs_saves_take_over(const gs_saves *saves, const gs_place *place);
 
-// False: a save in flight has not come to an end by the deadline.
+// The team's communicator comes to its end: what is still on its way to be saved does not come.
+void gs_saves_part(gs_saves *saves);
+// False: a save in flight has not come to an end by the deadline. What is still on its way is given up.
 GS_NODISCARD bool gs_saves_await(gs_saves *saves, gs_deadline deadline);
 // Waits for a save in flight, however long.
 void gs_saves_release(gs_saves *saves);
@@ -56,10 +59,11 @@ bool gs_saves_are_late(const gs_saves *saves, int rank);
 void gs_saves_note_due(gs_saves *saves);  // the ranks agree
 // By either cadence. Ranks that train apart are not brought together by a clock: what they come to would hang on it.
 bool gs_saves_come_next(const gs_saves *saves);
-// This rank has a part of each save, and still writes that of the last one: for the others, who would write theirs in
+// This rank has a part of each save, and still writes or brings that of the last one: for the others, who would write theirs in
 // vain.
 bool gs_saves_write_parts(const gs_saves *saves);
-// After a step: saves where the cadence says so, what is this rank's to save. While any rank still writes its part,
+// After a step: goes on with what is on its way to the saver, whose disk is not waited for; saves where the cadence says so, what is
+// this rank's to save. While any rank still writes its part, or brings it,
 // which is known to all alike, nobody begins another. Seconds that the training stood still; 0: nothing was due.
 double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *place);
 // The last save of a run, on all its ranks: waits for what this one writes, and nothing changes the state

@@ -129,6 +129,7 @@ const char *gs_trainer_arithmetic(const gs_trainer *trainer) {
 // The next one gets other memory where ranks of the last may still write into this.
 static void end_session(gs_trainer *trainer) {
     if (!trainer->session) return;
+    gs_saves_part(&trainer->saves);
     gs_status status =
         gs_session_wait_ended(trainer->session, gs_deadline_in_seconds(OLD_LIVES_SECONDS));
     if (status.code)
