@@ -161,7 +161,7 @@ static gs_status body_link(const gs_rank_env *env) {
         open_rank(&ranks[v], v, &link);
         if (v) continue;
         gs_link_watch watch;
-        must(gs_link_watch_begin(&watch, ranks[0].comm, 1, gs_deadline_in_seconds(WAIT_SECONDS)));
+        must(gs_link_watch_begin(&watch, ranks[0].comm, 1, WAIT_SECONDS));
         link = gs_link_fit_model(&watch.fit);
         gs_link_watch_end(&watch);
         double numbers[2] = {link.cost.start_seconds, link.cost.byte_seconds};

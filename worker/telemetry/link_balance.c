@@ -15,6 +15,10 @@ _Static_assert(GS_LINK_MAX_SHARES == GS_LINK_MOST_HOSTS, "a host has one rank at
 #define WORTH_IT 0.9
 #define ROUNDS 3
 #define MOST_WAITS 64
+// Of all sums of a trial, behind the first of each kind.
+#define MOST_SECONDS 5.0
+// Of a collective's time, which one sum may be expected to take: rates are a guess.
+#define MOST_OF_TIMEOUT 0.25
 
 // What the ranks tell each other: of each rank the lowest one of its host, and what it sends each other one.
 typedef struct told_rates {
@@ -81,37 +85,42 @@ static void explain(gs_link_deal *deal, const gs_link_rates *rates, const int *h
     }
 }
 
+typedef struct guess {
+    double gain;     // of the choice over what is in force, by the rates
+    double seconds;  // that a byte takes by the worse of the two; 0: not known
+} guess;
+
 // Rank 0 chooses for all, and says so: a number that another machine makes of the same might differ in its last bit.
-//   *gain  of the choice over what is in force, by the rates
-static gs_status choose(const gs_link_balance *balance, gs_link_deal *out, double *gain, gs_comm *comm, gs_deadline deadline) {
+static gs_status choose(const gs_link_balance *balance, gs_link_deal *out, guess *expected, gs_comm *comm, double timeout_seconds) {
     int world_size = gs_comm_world_size(comm), host_of[GS_LINK_MOST_HOSTS];
     uint16_t chosen[GS_LINK_MOST_HOSTS], current[GS_LINK_MOST_HOSTS];
-    double said[GS_LINK_MOST_HOSTS + 4] = {0};
+    double said[GS_LINK_MOST_HOSTS + 5] = {0};
     told_rates *told = calloc(1, sizeof *told);
     gs_link_rates *rates = malloc(sizeof *rates);
     gs_status status = told && rates ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "shares of ranks: out of memory");
     if (!status.code) {
         tell_own(told, comm);
-        status = gs_link_agree_on_most(comm, told->host, sizeof *told / sizeof(double), deadline);
+        status = gs_link_agree_on_most(comm, told->host, sizeof *told / sizeof(double), timeout_seconds);
     }
     *out = (gs_link_deal){.num_ranks = world_size};
     if (!status.code && gs_comm_rank(comm) == 0) {
         gather_rates(rates, host_of, told, world_size);
         gs_link_shares_choose(chosen, rates);
         for (int i = 0; i < world_size; i++) current[host_of[i]] = balance->shares[i];
-        double seconds = gs_link_shares_seconds(chosen, rates);
+        double seconds = gs_link_shares_seconds(chosen, rates), before = gs_link_shares_seconds(current, rates);
         explain(out, rates, host_of, chosen);
         for (int i = 0; i < world_size; i++) said[i] = chosen[host_of[i]];
-        said[world_size] = seconds > 0 ? gs_link_shares_seconds(current, rates) / seconds : 1;
+        said[world_size] = seconds > 0 ? before / seconds : 1;
         said[world_size + 1] = out->slow_bytes_per_second;
         said[world_size + 2] = out->usual_bytes_per_second;
         said[world_size + 3] = out->from * GS_LINK_MOST_HOSTS + out->to;
+        said[world_size + 4] = before > seconds ? before : seconds;
     }
-    if (!status.code) status = gs_link_agree_on_most(comm, said, (size_t)world_size + 4, deadline);
+    if (!status.code) status = gs_link_agree_on_most(comm, said, (size_t)world_size + 5, timeout_seconds);
     free(told);
     free(rates);
     for (int i = 0; i < world_size; i++) out->shares[i] = (uint16_t)said[i];
-    *gain = said[world_size];
+    *expected = (guess){said[world_size], said[world_size + 4]};
     out->slow_bytes_per_second = said[world_size + 1];
     out->usual_bytes_per_second = said[world_size + 2];
     out->from = (int)said[world_size + 3] / GS_LINK_MOST_HOSTS;
@@ -119,15 +128,17 @@ static gs_status choose(const gs_link_balance *balance, gs_link_deal *out, doubl
     return status;
 }
 
-// Both in turns; of each the quickest, which is the way and not who else had the machine.
-static gs_status compare(const gs_link_balance *balance, gs_link_deal *deal, gs_comm *comm, size_t bytes, gs_deadline deadline) {
+// Both in turns; of each the quickest, which is the way and not who else had the machine. All hear the same times, and end alike.
+static gs_status compare(const gs_link_balance *balance, gs_link_deal *deal, gs_comm *comm, size_t bytes, double timeout_seconds) {
     float *memory = calloc(1, bytes);
     gs_status status = memory ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "sums that are timed: out of memory");
-    for (int i = 0; i < 2 * ROUNDS && !status.code; i++) {
+    double total = 0;
+    for (int i = 0; i < 2 * ROUNDS && !status.code && (i < 2 || total <= MOST_SECONDS); i++) {
         double seconds = 0, *quickest = i % 2 ? &deal->seconds : &deal->seconds_before;
         status = gs_comm_share(comm, i % 2 ? deal->shares : balance->shares);
-        if (!status.code) status = gs_link_time_sum(&seconds, comm, memory, bytes, deadline);
+        if (!status.code) status = gs_link_time_sum(&seconds, comm, memory, bytes, timeout_seconds);
         if (i < 2 || seconds < *quickest) *quickest = seconds;
+        total += seconds;
     }
     free(memory);
     return status;
@@ -150,10 +161,16 @@ static void take(gs_link_balance *balance, const gs_link_deal *deal, const gs_co
                     1e-6 * deal->usual_bytes_per_second, deal->seconds, deal->seconds_before);
 }
 
-gs_status gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, gs_deadline deadline) {
+// A trial that was no gain, or could not be.
+static void wait_longer(gs_link_balance *balance) {
+    balance->num_waits = 1 << balance->num_refused;
+    if (balance->num_waits < MOST_WAITS) balance->num_refused++;
+}
+
+gs_status gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, double timeout_seconds) {
     int world_size = gs_comm_world_size(comm);
     gs_link_deal deal;
-    double gain;
+    guess expected;
     *changed = false;
     if (world_size < 3 || world_size > GS_LINK_MAX_SHARES || !gs_comm_shares(comm)) return gs_ok();
     if (!balance->shares[0] && are_equal(balance->shares, world_size))
@@ -162,15 +179,21 @@ gs_status gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_c
         balance->num_waits--;
         return gs_ok();
     }
-    GS_TRY(choose(balance, &deal, &gain, comm, deadline));
-    if (!(gain >= WORTH_A_TRIAL)) return gs_ok();
-    GS_TRY(compare(balance, &deal, comm, bytes, deadline));
+    GS_TRY(choose(balance, &deal, &expected, comm, timeout_seconds));
+    if (!(expected.gain >= WORTH_A_TRIAL)) return gs_ok();
+    double seconds = expected.seconds * (double)bytes;
+    if (seconds > MOST_OF_TIMEOUT * timeout_seconds) {
+        wait_longer(balance);
+        if (gs_comm_rank(comm) == 0)
+            gs_log_warn("shares of ranks are not tried", "rank=0 bytes=%zu expected_seconds=%.3f timeout_seconds=%.3f", bytes, seconds, timeout_seconds);
+        return gs_ok();
+    }
+    GS_TRY(compare(balance, &deal, comm, bytes, timeout_seconds));
     *changed = deal.seconds <= WORTH_IT * deal.seconds_before;
     if (*changed) {
         take(balance, &deal, comm);
         return gs_ok();
     }
-    balance->num_waits = 1 << balance->num_refused;
-    if (balance->num_waits < MOST_WAITS) balance->num_refused++;
+    wait_longer(balance);
     return gs_comm_share(comm, balance->shares);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "worker/telemetry/link_timing.h"
 
@@ -153,7 +154,7 @@ static bool crosses_hosts(const gs_comm *comm) {
 
 // Connections begin slowly, and the longer the way is the longer they do: until a size gets no quicker by a tenth. All
 // ranks hear the same times, and decide alike.
-static gs_status time_sizes(gs_link_watch *watch, float *memory, gs_deadline deadline) {
+static gs_status time_sizes(gs_link_watch *watch, float *memory, double timeout_seconds) {
     static const size_t sizes[] = {4096, 262144, MOST_CALIBRATION_BYTES};
     double total = 0, seconds = 0;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -162,7 +163,7 @@ static gs_status time_sizes(gs_link_watch *watch, float *memory, gs_deadline dea
         for (int i = 0; i < MOST_REPEATS && (i < 3 || seconds < 0.9 * last); i++) {
             before = last;
             last = seconds;
-            GS_TRY(gs_link_time_sum(&seconds, watch->comm, memory, sizes[s], deadline));
+            GS_TRY(gs_link_time_sum(&seconds, watch->comm, memory, sizes[s], timeout_seconds));
             total += seconds;
             if (i > 1 && total > MOST_CALIBRATION_SECONDS) break;
         }
@@ -175,10 +176,10 @@ static gs_status time_sizes(gs_link_watch *watch, float *memory, gs_deadline dea
     return gs_ok();
 }
 
-static gs_status calibrate(gs_link_watch *watch, gs_deadline deadline) {
+static gs_status calibrate(gs_link_watch *watch, double timeout_seconds) {
     float *memory = calloc(1, MOST_CALIBRATION_BYTES);
     if (!memory) return gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
-    gs_status status = time_sizes(watch, memory, deadline);
+    gs_status status = time_sizes(watch, memory, timeout_seconds);
     free(memory);
     if (watch->trial_bytes < LEAST_TRIAL_BYTES) watch->trial_bytes = LEAST_TRIAL_BYTES;
     while (watch->trial_bytes > LEAST_TRIAL_BYTES && expected(&watch->fit, 1, (double)watch->trial_bytes) > MOST_TRIAL_SECONDS)
@@ -187,23 +188,23 @@ static gs_status calibrate(gs_link_watch *watch, gs_deadline deadline) {
 }
 
 // Other shares are another link: what collectives took before says nothing.
-static gs_status balance(gs_link_watch *watch, gs_deadline deadline) {
+static gs_status balance(gs_link_watch *watch, double timeout_seconds) {
     bool changed = false;
-    GS_TRY(gs_link_balance_consider(&watch->balance, &changed, watch->comm, watch->trial_bytes, deadline));
+    GS_TRY(gs_link_balance_consider(&watch->balance, &changed, watch->comm, watch->trial_bytes, timeout_seconds));
     if (!changed) return gs_ok();
     watch->fit = (gs_link_fit){0};
-    return calibrate(watch, deadline);
+    return calibrate(watch, timeout_seconds);
 }
 
-gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline) {
+gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, double timeout_seconds) {
     *out = (gs_link_watch){0};
     if (!crosses_hosts(comm)) return gs_ok();
     size_t num_shared = num_params + (size_t)gs_comm_world_size(comm) * MAX_PEERS * PEER_NUMBERS;
     gs_link_watch watch = {.comm = comm, .num_params = num_params};
     watch.ready = calloc(GS_LINK_RING * num_params + 1, sizeof *watch.ready);
     watch.shared = calloc(num_shared, sizeof *watch.shared);
-    gs_status status = watch.ready && watch.shared ? calibrate(&watch, deadline) : gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
-    if (!status.code) status = balance(&watch, deadline);
+    gs_status status = watch.ready && watch.shared ? calibrate(&watch, timeout_seconds) : gs_error(GS_RESOURCE_EXHAUSTED, "link: out of memory");
+    if (!status.code) status = balance(&watch, timeout_seconds);
     if (status.code) {
         gs_link_watch_end(&watch);
         return gs_status_prefix(status, "calibration of the link");
@@ -351,7 +352,7 @@ static void hear_peers(gs_link_watch *watch, gs_link_report *out) {
     }
 }
 
-gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_deadline deadline) {
+gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, double timeout_seconds) {
     size_t num_shared = watch->num_params + (size_t)gs_comm_world_size(watch->comm) * MAX_PEERS * PEER_NUMBERS;
     double last = -1;
     *out = (gs_link_report){0};
@@ -359,8 +360,8 @@ gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_dead
     memset(watch->shared, 0, num_shared * sizeof *watch->shared);
     for (size_t i = 0; i < watch->num_params; i++) watch->shared[i] = usual_ready(watch, i);
     tell_peers(watch);
-    GS_TRY(gs_status_prefix(gs_link_agree_on_most(watch->comm, watch->shared, num_shared, deadline), "times of the link"));
-    GS_TRY(gs_status_prefix(balance(watch, deadline), "shares of ranks"));
+    GS_TRY(gs_status_prefix(gs_link_agree_on_most(watch->comm, watch->shared, num_shared, timeout_seconds), "times of the link"));
+    GS_TRY(gs_status_prefix(balance(watch, timeout_seconds), "shares of ranks"));
     for (size_t i = 0; i < watch->num_params; i++) {
         if (watch->shared[i] > last) last = watch->shared[i];
     }

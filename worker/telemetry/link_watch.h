@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/bucket/reduce_stats.h"
 #include "gradsync/comm/comm.h"
@@ -63,7 +62,9 @@ typedef struct gs_link_watch {
 // Collective where the communicator crosses hosts: times some collectives, and shares out what each rank adds where that
 // makes them quicker. That takes some tenths of a second at most on a
 // link of 100 Mbit/s and more, 1–2 s at 10 Mbit/s, up to 6 s near 1 Mbit/s.
-GS_NODISCARD gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, gs_deadline deadline);
+//   timeout_seconds  of each of its collectives; for all of them together it has bounds of its own (link_balance.h), which use up the
+//                    deadline of nothing else. The same below
+GS_NODISCARD gs_status gs_link_watch_begin(gs_link_watch *out, gs_comm *comm, size_t num_params, double timeout_seconds);
 void gs_link_watch_end(gs_link_watch *watch);  // {0} is fine
 
 // A step that was reduced.
@@ -71,6 +72,6 @@ void gs_link_watch_note(gs_link_watch *watch, const gs_reduce_stats *stats);
 // Before a step: is it one at which the ranks share?
 bool gs_link_watch_is_due(const gs_link_watch *watch);
 // Collective: shares may be others behind it, and what is known of costs new; the report of all ranks, on each of them; the caller's to release.
-GS_NODISCARD gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, gs_deadline deadline);
+GS_NODISCARD gs_status gs_link_watch_share(gs_link_watch *watch, gs_link_report *out, double timeout_seconds);
 
 #endif

@@ -404,7 +404,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(watch_order(session));
     GS_TRY(gs_save_team_meet(&session->save_team, session->comm, session->sees_no_checkpoints,
                              session->spec->reducer.timeout_seconds, deadline));
-    GS_TRY(gs_link_watch_begin(&session->link, session->comm, session->state->num_params, deadline));
+    GS_TRY(gs_link_watch_begin(&session->link, session->comm, session->state->num_params,
+                               session->spec->reducer.timeout_seconds));
     session->passes = pass_context(session);
     gs_plan_switch_show(&session->plans);
     session->connect_begin_ns = begin_ns;

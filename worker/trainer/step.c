@@ -238,7 +238,7 @@ static gs_status switch_plan(gs_session *session, gs_step_facts *facts) {
 static gs_status share_link(gs_session *session, int64_t step) {
     gs_link_report report;
     if (!gs_link_watch_is_due(&session->link)) return gs_ok();
-    GS_TRY(gs_link_watch_share(&session->link, &report, gs_session_collective_deadline(session)));
+    GS_TRY(gs_link_watch_share(&session->link, &report, session->spec->reducer.timeout_seconds));
     if (session->order.control) gs_order_reporter_add_link(&session->order, step, &report);
     gs_link_report_release(&report);
     return gs_ok();

@@ -146,9 +146,9 @@ static void of_little_nothing_is_known(void **state) {
 static size_t tried_bytes;
 
 // In place of the one that times sums.
-gs_status __wrap_gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, gs_deadline deadline);
-gs_status __wrap_gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, gs_deadline deadline) {
-    (void)balance, (void)comm, (void)deadline;
+gs_status __wrap_gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, double timeout_seconds);
+gs_status __wrap_gs_link_balance_consider(gs_link_balance *balance, bool *changed, gs_comm *comm, size_t bytes, double timeout_seconds) {
+    (void)balance, (void)comm, (void)timeout_seconds;
     *changed = false;
     tried_bytes = bytes;
     return gs_ok();
@@ -168,7 +168,7 @@ static void a_trial_sums_what_the_calibration_said(void **state) {
         gs_link_watch_note(&watch, &(gs_reduce_stats){.buckets = &slow, .num_buckets = 1});
     }
     gs_link_report report;
-    assert_ok(gs_link_watch_share(&watch, &report, gs_deadline_in_seconds(60)));
+    assert_ok(gs_link_watch_share(&watch, &report, 60));
     assert_int_equal(tried_bytes, 4194304);
     gs_link_report_release(&report);
     gs_link_watch_end(&watch);
