@@ -167,7 +167,8 @@ def bytes_below(path):
 
 def copy_or_link(source, target):
     """Files that a start only reads are linked."""
-    (os.link if "/jobs/" in source or "/checkpoints/" in source else shutil.copyfile)(source, target)
+    is_linked = ("/jobs/" in source or "/checkpoints/" in source) and not source.endswith(".lock")  # that is held where it lies
+    (os.link if is_linked else shutil.copyfile)(source, target)
 
 
 def copy_data(data, copy):
