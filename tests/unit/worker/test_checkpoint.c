@@ -519,6 +519,10 @@ static void two_users_save_verify_load_and_remove_in_a_shared_place(void **state
         print_message("skipped: other users are root's to be\n");
         skip();
     }
+    if (!test_device_is_host()) {
+        print_message("skipped: what fork makes of this process has no device to load to\n");
+        skip();
+    }
     char *root = join(f->dir, "shared"), *job = join(root, "job");
     assert_int_equal(chmod(f->dir, 0711), 0);
     assert_int_equal(mkdir(root, 0700), 0);
