@@ -64,13 +64,17 @@ void gs_checkpoints_forget(gs_checkpoints *checkpoints, const char *directory) {
     checkpoints->count--;
 }
 
+bool gs_checkpoint_may_start(const gs_checkpoint *item) {
+    if (item->state == GS_CHECKPOINT_VERIFYING) return item->is_trusted;
+    return item->state == GS_CHECKPOINT_RECORDING || item->state == GS_CHECKPOINT_GOOD;
+}
+
 const gs_checkpoint *gs_checkpoints_newest(const gs_checkpoints *checkpoints) {
     const gs_checkpoint *newest = NULL;
     for (size_t i = 0; i < checkpoints->count; i++) {
         const gs_checkpoint *item = &checkpoints->items[i];
-        bool usable = item->state == GS_CHECKPOINT_RECORDING || item->state == GS_CHECKPOINT_GOOD;
         if (checkpoints->most_step && item->step > checkpoints->most_step) continue;
-        if (usable && (!newest || item->step >= newest->step)) newest = item;
+        if (gs_checkpoint_may_start(item) && (!newest || item->step >= newest->step)) newest = item;
     }
     return newest;
 }
@@ -86,12 +90,24 @@ size_t gs_checkpoints_num_verifying(const gs_checkpoints *checkpoints) {
     return count;
 }
 
+static bool is_awaited(const gs_checkpoints *checkpoints, const gs_checkpoint *item) {
+    bool is_wanted = !checkpoints->most_step || item->step <= checkpoints->most_step;
+    return is_wanted && item->state == GS_CHECKPOINT_VERIFYING;
+}
+
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints) {
     if (checkpoints->wants_look || checkpoints->looking > 0 || checkpoints->find_again_ns) return true;
     for (size_t i = 0; i < checkpoints->count; i++) {
         const gs_checkpoint *item = &checkpoints->items[i];
-        bool is_wanted = !checkpoints->most_step || item->step <= checkpoints->most_step;
-        if (is_wanted && item->state == GS_CHECKPOINT_VERIFYING) return true;
+        if (is_awaited(checkpoints, item) && !item->is_trusted) return true;
+    }
+    return false;
+}
+
+bool gs_checkpoints_being_read(const gs_checkpoints *checkpoints, int64_t since_ns) {
+    for (size_t i = 0; i < checkpoints->count; i++) {
+        const gs_checkpoint *item = &checkpoints->items[i];
+        if (is_awaited(checkpoints, item) && item->read_asked_ns > since_ns) return true;
     }
     return false;
 }

@@ -59,6 +59,8 @@ typedef struct gs_checkpoint {
     double seconds;
     gs_checkpoint_state state;
     bool is_gone;             // its files are, or are damaged: it is never good again
+    int64_t read_asked_ns;    // since when its files are being read; 0: they are not, or could not be, and are read again
+    bool is_trusted;          // a start does not wait for that: its ranks read them themselves, and say when they are damaged
     bool mark_waits;          // that it is being deleted is written when the write before it has ended
     int64_t record_again_ns;  // its row could not be written: when that is tried again; 0: it is on its way, or there
     int64_t record_pause_ns;  // until then; 0: it has not failed yet, and nobody was told
@@ -111,11 +113,15 @@ gs_checkpoint *gs_checkpoints_add(gs_checkpoints *checkpoints, const char *direc
 void gs_checkpoints_load(gs_checkpoints *checkpoints, const char *directory, const gs_checkpoint *row);
 gs_checkpoint *gs_checkpoints_find(const gs_checkpoints *checkpoints, const char *directory);  // NULL: none
 void gs_checkpoints_forget(gs_checkpoints *checkpoints, const char *directory);
+// Its files are all there, as far as is known.
+bool gs_checkpoint_may_start(const gs_checkpoint *item);
 // Of those that a job may start from, none above most_step. NULL: none.
 const gs_checkpoint *gs_checkpoints_newest(const gs_checkpoints *checkpoints);
 int64_t gs_checkpoints_newest_step(const gs_checkpoints *checkpoints);          // −1: none
-// Looked for or being verified: what a job starts from is not known yet.
+// Looked for, or being verified without having been trusted: what a job starts from is not known yet.
 bool gs_checkpoints_pending(const gs_checkpoints *checkpoints);
+// Trusted or not; not those of which that was asked at or before `since_ns`, whatever keeps them.
+bool gs_checkpoints_being_read(const gs_checkpoints *checkpoints, int64_t since_ns);
 
 size_t gs_checkpoints_num_verifying(const gs_checkpoints *checkpoints);
 gs_part_save *gs_part_saves_add(gs_checkpoints *checkpoints, const char *directory, int64_t step,

@@ -31,6 +31,7 @@ typedef struct file_work {
     gs_job_savers savers;  // what others left, and nobody told of, is not the job's
     char path[PATH_LEN];          // of the directory; of the job's where it is about all of them
     gs_checkpoint_report report;  // owned; what to verify
+    bool is_by_manifest;          // it has the step and the digest of that alone, and the files as the manifest says
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned
     size_t num_known;
     bool has_checkpoints;  // the job does
@@ -83,22 +84,6 @@ static gs_status read_whole(const file_work *it) {
     return gs_ok();
 }
 
-static gs_status verify(gs_write *base, gs_job_store *store) {
-    (void)store;
-    const file_work *it = (const file_work *)base;
-    GS_TRY(gs_marked_root_check(it->marked));
-    return is_missing(it, read_whole(it));
-}
-
-gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const char *directory,
-                             const gs_checkpoint_report *report) {
-    file_work *it = make(GS_WORK_VERIFY, root, job, directory, verify);
-    it->report = *report;
-    it->report.files = gs_model_alloc(report->num_files, sizeof *report->files);
-    for (size_t i = 0; i < report->num_files; i++) it->report.files[i] = report->files[i];
-    return &it->work;
-}
-
 // One that was copied here from another job would be this one's newest, and others go for it.
 static gs_status commit(gs_json **manifest, uint64_t *bytes, const file_work *it, const char *path) {
     gs_status status = gs_checkpoint_commit(manifest, bytes, path);
@@ -140,6 +125,43 @@ static void read_manifest(gs_checkpoint_report *report, const gs_json *manifest,
         read_text(report->files[i].digest, sizeof report->files[i].digest, part, "digest");
         report->files[i].bytes = gs_json_int_or(part, "bytes", -1);
     }
+}
+
+// What the job knows of it, and its manifest says the same.
+static gs_status read_own_manifest(file_work *it) {
+    const gs_checkpoint_report known = it->report;
+    gs_json *manifest = NULL;
+    uint64_t bytes = 0;
+    GS_TRY(gs_checkpoint_commit(&manifest, &bytes, it->path));
+    bool is_ours = strcmp(gs_json_string_or(manifest, "job", ""), it->job_text) == 0;
+    it->report = (gs_checkpoint_report){0};
+    read_manifest(&it->report, manifest, bytes);
+    gs_json_release(manifest);
+    if (is_ours && it->report.step == known.step && !strcmp(it->report.state_digest, known.state_digest)) return gs_ok();
+    return gs_error(GS_DATA_LOSS, "%s/MANIFEST.json is not what was told of step %lld", it->path, (long long)known.step);
+}
+
+static gs_status verify(gs_write *base, gs_job_store *store) {
+    (void)store;
+    file_work *it = (file_work *)base;
+    GS_FAILPOINT("store.verify");
+    GS_TRY(gs_marked_root_check(it->marked));
+    if (it->is_by_manifest) GS_TRY(is_missing(it, read_own_manifest(it)));
+    return is_missing(it, read_whole(it));
+}
+
+gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const gs_checkpoint *item, const gs_checkpoint_report *report) {
+    file_work *it = make(GS_WORK_VERIFY, root, job, item->directory, verify);
+    it->is_by_manifest = report == NULL;
+    if (!report) {
+        it->report.step = item->step;
+        snprintf(it->report.state_digest, sizeof it->report.state_digest, "%s", item->digest);
+        return &it->work;
+    }
+    it->report = *report;
+    it->report.files = gs_model_alloc(report->num_files, sizeof *report->files);
+    for (size_t i = 0; i < report->num_files; i++) it->report.files[i] = report->files[i];
+    return &it->work;
 }
 
 static gs_status look_at_parts(gs_write *base, gs_job_store *store) {
@@ -208,16 +230,11 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     return status;
 }
 
-// A start goes back to one that is being recorded, too: its files are whole.
-static bool may_start(const gs_checkpoint *item) {
-    return item->state == GS_CHECKPOINT_GOOD || item->state == GS_CHECKPOINT_RECORDING;
-}
-
 static void note_known(file_work *it, const gs_job *job, bool only_startable) {
     it->known = gs_model_alloc(job->checkpoints.count, sizeof *it->known);
     for (size_t i = 0; i < job->checkpoints.count; i++) {
         const gs_checkpoint *item = &job->checkpoints.items[i];
-        if (only_startable && !may_start(item)) continue;
+        if (only_startable && !gs_checkpoint_may_start(item)) continue;
         memcpy(it->known[it->num_known++], item->directory, GS_CHECKPOINT_NAME_LEN);
     }
 }

@@ -18,9 +18,9 @@ typedef struct gs_file_root {
 
 // All are of `job`, below its own directory there. UNAVAILABLE where `marked` is away: nothing is found missing there.
 
-// Reads manifest and files; DATA_LOSS names the one that is not as reported. Copies the report.
-gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const char *directory,
-                             const gs_checkpoint_report *report);
+// Reads manifest and files of `item`; DATA_LOSS names the one that is not as reported. Copies both. `report` NULL: as the manifest
+// says, which must be of the step and the state of `item`.
+gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const gs_checkpoint *item, const gs_checkpoint_report *report);
 // Makes a checkpoint of a directory with all its parts; `found` is then what its manifest says.
 // NOT_FOUND: a part is not there. DATA_LOSS: it will never be one of this job.
 gs_work *gs_file_work_look_at_parts(const gs_file_root *root, const gs_job *job, const char *directory,

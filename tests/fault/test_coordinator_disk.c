@@ -217,6 +217,19 @@ static void a_disk_that_takes_its_time_delays_no_regroup(void **state) {
     assert_true(in_time);
 }
 
+// Nor for somebody who reads what survivors have saved: those who go on from it read it themselves.
+static void reading_a_checkpoint_delays_no_regroup(void **state) {
+    gs_stage *stage = *state;
+    if (!has_failpoints) skip();
+    start_armed(stage, "store.verify=sleep:60000@1-1000");
+    submit(stage, 1000000, QUICK_RESTART);
+    gs_stage_wait_for_step(stage, stage->job, 20);
+    for (int i = 0; i < 2; i++) assert_true(regroup_ns(stage) < 30 * GS_NS_PER_SEC);
+    gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+    assert_true(gs_json_int_or(job, "restarts", 0) >= 2);
+    gs_json_release(job);
+}
+
 // A search in a log that takes long is nobody's trouble but its caller's.
 static void a_search_that_takes_its_time_holds_nobody(void **state) {
     gs_stage *stage = *state;
@@ -455,6 +468,7 @@ int main(void) {
         TEST(what_cannot_be_written_is_not_accepted),
         TEST(a_disk_that_takes_its_time_holds_nobody),
         TEST(a_disk_that_takes_its_time_delays_no_regroup),
+        TEST(reading_a_checkpoint_delays_no_regroup),
         TEST(a_record_that_is_recalled_for_long_holds_no_commit),
         TEST(a_search_that_takes_its_time_holds_nobody),
     };

@@ -296,16 +296,11 @@ static void finish(sim_world *world, uint64_t life, void *what) {
 
 static bool is_asked(gs_effect_kind kind) { return kind >= GS_DO_WRITE_JOB && kind <= GS_DO_PURGE; }
 
-// A start goes back to one that is being recorded, too: its files are whole.
-static bool may_start(const gs_checkpoint *item) {
-    return item->state == GS_CHECKPOINT_GOOD || item->state == GS_CHECKPOINT_RECORDING;
-}
-
 static void note_known(disk_work *work, const gs_job *job, bool only_startable) {
     work->known = calloc(job->checkpoints.count + 1, sizeof *work->known);
     for (size_t i = 0; i < job->checkpoints.count; i++) {
         const gs_checkpoint *item = &job->checkpoints.items[i];
-        if (!only_startable || may_start(item)) memcpy(work->known[work->num_known++], item->directory, GS_CHECKPOINT_NAME_LEN);
+        if (!only_startable || gs_checkpoint_may_start(item)) memcpy(work->known[work->num_known++], item->directory, GS_CHECKPOINT_NAME_LEN);
     }
 }
 

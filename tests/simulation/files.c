@@ -25,10 +25,11 @@ void files_destroy(sim_world *world) {
     world->files = NULL;
 }
 
-void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation) {
+void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation, const char *cluster) {
     saved_file *file = calloc(1, sizeof *file);
     *file = (saved_file){.next = world->files, .job = job, .step = step, .saved_ns = world->now_ns, .generation = generation};
     snprintf(file->directory, sizeof file->directory, "%s", directory);
+    snprintf(file->cluster, sizeof file->cluster, "%s", cluster);
     world->files = file;
 }
 

@@ -4,6 +4,7 @@
 #define TESTS_SIMULATION_FILES_H
 
 #include "coordinator/model/checkpoint.h"
+#include "coordinator/model/cluster.h"
 #include "tests/simulation/world.h"
 
 typedef struct saved_file {
@@ -11,13 +12,14 @@ typedef struct saved_file {
     char directory[GS_CHECKPOINT_NAME_LEN];
     int64_t step, saved_ns;
     uint32_t generation;
+    char cluster[GS_CLUSTER_NAME_LEN];  // that has numbered it
     bool is_damaged;
     bool is_retired;  // its removal has been asked for, and waits for its turn
     struct saved_file *next;
 } saved_file;
 
 void files_destroy(sim_world *world);
-void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation);
+void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation, const char *cluster);
 const saved_file *files_find(const sim_world *world, uint64_t job, const char *directory);  // NULL: not there
 void files_remove(sim_world *world, uint64_t job, const char *directory);                   // NULL: all of the job
 void files_retire(sim_world *world, uint64_t job, const char *directory);

@@ -182,10 +182,11 @@ static bool was_named(const promised_job *job, int64_t step) {
     return false;
 }
 
-// Each cluster counts generations for itself: of one that had adopted the ranks meanwhile they may be higher, and what was there before
-// tells.
+// Each cluster counts generations for itself: of one that has adopted the ranks before or since they may be higher or lower, and what
+// was there before tells.
 static bool is_left_behind(const job_branch *branch, const saved_file *file) {
-    bool is_older = file->generation < branch->generation || file->saved_ns <= branch->begun_ns;
+    bool is_same = !strcmp(file->cluster, branch->cluster);
+    bool is_older = (is_same && file->generation < branch->generation) || file->saved_ns <= branch->begun_ns;
     return branch->generation && is_older && file->step > branch->step;
 }
 

@@ -162,7 +162,8 @@ void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
     trainer->saves[trainer->num_saves].step = trainer->applied_step;
     bool has_no_room = !world->is_calm && dice_chance(&world->dice, SAVES_FAIL);
     trainer->saves[trainer->num_saves].failed = has_no_room || is_shut_out(world, trainer);
-    if (!trainer->saves[trainer->num_saves++].failed) files_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
+    if (!trainer->saves[trainer->num_saves++].failed)
+        files_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation, trainer->cluster);
     world_tell(world, "trainer %d %s step %lld (%s)", trainer->number, trainer->saves[trainer->num_saves - 1].failed ? "cannot save" : "saves",
                (long long)trainer->applied_step, reason);
     tell_saved(world, trainer);

@@ -42,7 +42,8 @@ void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, gs_save_
                 settling ? "the job goes back to its newest checkpoint" : "training goes on");
 }
 
-static bool may_start(const gs_checkpoint *item) {
+// Somebody has read all of it.
+static bool is_verified(const gs_checkpoint *item) {
     return item->state == GS_CHECKPOINT_GOOD || item->state == GS_CHECKPOINT_RECORDING;
 }
 
@@ -50,7 +51,7 @@ static bool may_start(const gs_checkpoint *item) {
 static void list_steps(char *text, size_t text_bytes, const gs_checkpoints *checkpoints) {
     size_t used = 0;
     for (size_t i = 0; i < checkpoints->count; i++) {
-        if (!may_start(&checkpoints->items[i]) || used >= text_bytes) continue;
+        if (!is_verified(&checkpoints->items[i]) || used >= text_bytes) continue;
         used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", used ? ", " : "",
                                  (long long)checkpoints->items[i].step);
     }
@@ -61,7 +62,7 @@ gs_status gs_checkpoints_find_step(const gs_job *job, int64_t step) {
     char there[120] = "";
     for (size_t i = 0; i < job->checkpoints.count; i++) {
         const gs_checkpoint *item = &job->checkpoints.items[i];
-        if (may_start(item) && item->step == step) return gs_ok();
+        if (is_verified(item) && item->step == step) return gs_ok();
     }
     list_steps(there, sizeof there, &job->checkpoints);
     return gs_error(GS_INVALID_ARGUMENT, "step: job %s has no checkpoint of step %lld; there are: %s", job->id_text,
@@ -73,7 +74,14 @@ static void free_report(void *report) {
     free(report);
 }
 
-void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report) {
+// NULL: as its manifest says.
+static void read_files(gs_engine *engine, gs_job *job, gs_checkpoint *item, const gs_checkpoint_report *report) {
+    item->read_asked_ns = engine->state.now_ns;
+    gs_effect *effect = ask(engine, GS_DO_VERIFY, job, item);
+    effect->verify = report;
+}
+
+void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report, bool is_told) {
     if (gs_checkpoints_find(&job->checkpoints, directory)) return;
     gs_checkpoint *item = gs_checkpoints_add(&job->checkpoints, directory);
     gs_checkpoint_report *kept = calloc(1, sizeof *kept);
@@ -90,8 +98,16 @@ void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, g
     item->world_size = kept->world_size;
     item->parts = (int64_t)kept->num_files;
     item->created_ms = engine->state.wall_ms;
-    gs_effect *effect = ask(engine, GS_DO_VERIFY, job, item);
-    effect->verify = kept;
+    // A rank whose worker has a directory of its own tells of what may be nowhere else.
+    item->is_trusted = is_told && !gs_place_find_apart(engine, job->run);
+    read_files(engine, job, item, kept);
+}
+
+void gs_checkpoints_read_again(gs_engine *engine, gs_job *job) {
+    for (size_t i = 0; i < job->checkpoints.count; i++) {
+        gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->state == GS_CHECKPOINT_VERIFYING && !item->read_asked_ns) read_files(engine, job, item, NULL);
+    }
 }
 
 // Behind a deletion of its job it would be a row of nobody: it waits until there is none.
@@ -249,9 +265,19 @@ static void begin_absence(gs_engine *engine, gs_job *job, const char *why) {
                 "the disk of its checkpoints does not answer: %s; no start goes on from an older one for that", why);
 }
 
+// Nobody asks for them any more: the next look of another life finds them.
+static void forget_unread(gs_checkpoints *checkpoints) {
+    for (size_t i = checkpoints->count; i > 0; i--) {
+        const gs_checkpoint *item = &checkpoints->items[i - 1];
+        if (item->state == GS_CHECKPOINT_VERIFYING && !item->read_asked_ns) gs_checkpoints_forget(checkpoints, item->directory);
+    }
+}
+
 void gs_checkpoints_miss_disk(gs_engine *engine, gs_job *job, gs_status status) {
     if (gs_job_state_terminal(job->state)) {  // nobody waits for it
+        bool is_last = job->checkpoints.num_finds == MOST_FINDS && !job->checkpoints.find_again_ns;
         gs_checkpoints_find_again(engine, job);
+        if (is_last) forget_unread(&job->checkpoints);
         return;
     }
     begin_absence(engine, job, status.message);
@@ -323,6 +349,7 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
     gs_job *job;
     gs_checkpoint *item = find(engine, &job, done);
     if (!item || item->state != GS_CHECKPOINT_VERIFYING) return;
+    engine->state.schedule_needed = true;
     if (!done->status.code) {
         gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_RECORDING);
         write_row(engine, job, item);
@@ -344,10 +371,13 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
                     "checkpoint of step %lld cannot be read yet: %s", (long long)item->step, done->status.message);
         count_failure(engine, job, GS_SAVE_IO);
         gs_checkpoints_find_again(engine, job);
+        // It stays the job's, whatever generation begins meanwhile.
+        item->read_asked_ns = 0;
+        item->is_trusted = false;
+        return;
     }
     gs_checkpoints_forget(&job->checkpoints, done->directory);
     gs_checkpoints_settle(job);
-    engine->state.schedule_needed = true;
 }
 
 static void record(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
@@ -401,6 +431,15 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
     record_later(engine, job, item, done->status);
 }
 
+// It is large, or many others are read before it: a start waits no longer than for a disk that does not answer.
+static void trust_in_time(gs_engine *engine, const gs_job *job, gs_checkpoint *item) {
+    bool is_being_read = item->state == GS_CHECKPOINT_VERIFYING && item->read_asked_ns;
+    if (!is_being_read || item->is_trusted || job->checkpoints.away_since_ns) return;
+    if (engine->state.now_ns - item->read_asked_ns < engine->state.timing.disk_away_ns) return;
+    item->is_trusted = true;
+    engine->state.schedule_needed = true;
+}
+
 void gs_checkpoints_tick(gs_engine *engine) {
     gs_checkpoints_look_around(engine);
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
@@ -414,6 +453,7 @@ void gs_checkpoints_tick(gs_engine *engine) {
         for (size_t k = 0; k < job->checkpoints.count; k++) {
             gs_checkpoint *item = &job->checkpoints.items[k];
             if (item->record_again_ns && engine->state.now_ns >= item->record_again_ns) write_row(engine, job, item);
+            trust_in_time(engine, job, item);
         }
     }
 }
@@ -484,7 +524,7 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
     gs_checkpoints_find_disk(engine, job);
     for (size_t i = 0; i < done->num_names; i++) {
         gs_checkpoint *item = gs_checkpoints_find(&job->checkpoints, done->names[i]);
-        if (!item || item->state == GS_CHECKPOINT_VERIFYING || item->state == GS_CHECKPOINT_DELETING) continue;
+        if (!item || !gs_checkpoint_may_start(item)) continue;
         count_failure(engine, job, GS_SAVE_DIGEST);
         item->is_gone = true;
         delete_checkpoint(engine, job, item);

@@ -5,8 +5,11 @@
 
 #include "coordinator/engine/base/mind.h"
 
-// One that is on the disk as `report` says (its files are taken). One that is known already is left alone.
-void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report);
+// One that is on the disk as `report` says (its files are taken). One that is known already is left alone. `is_told`: by the ranks
+// that have just written it, so that the next start waits for nobody else to read it.
+void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report, bool is_told);
+// What could not be read is read again, now that the disk answers.
+void gs_checkpoints_read_again(gs_engine *engine, gs_job *job);
 // A save that failed. `settling`: of survivors, so the next run begins with an older checkpoint.
 void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, gs_save_failure cause, const char *error,
                           bool settling);

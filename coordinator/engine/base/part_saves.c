@@ -118,7 +118,7 @@ void gs_on_checkpointed(gs_engine *engine, gs_member *member, gs_engine_event *e
     if (report->is_part) take_part(engine, job, name, report);
     else if (report->failed)
         gs_checkpoint_failed(engine, job, report->found.step, report->cause, report->error, report->settling);
-    else gs_checkpoint_take(engine, job, name, &report->found);
+    else gs_checkpoint_take(engine, job, name, &report->found, true);
 }
 
 // What there is will never be a checkpoint: it is damaged, or all parts were written where this coordinator does
@@ -150,7 +150,7 @@ void gs_on_parts_looked(gs_engine *engine, gs_completion *done) {
                     job->id_text, done->directory, done->found.generation);
     } else if (!status.code) {
         done->found.seconds = save ? save->seconds : 0;
-        gs_checkpoint_take(engine, job, done->directory, &done->found);
+        gs_checkpoint_take(engine, job, done->directory, &done->found, save != NULL);
         gs_part_saves_forget(&job->checkpoints, done->directory);
     } else if (save && is_hopeless(done)) {
         if (status.code == GS_NOT_FOUND)
@@ -205,6 +205,7 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
         gs_checkpoints_miss_disk(engine, job, done->status);
     } else {
         gs_checkpoints_find_disk(engine, job);
+        gs_checkpoints_read_again(engine, job);
         gs_old_copy_note_fence(engine, job, done->left_by);
         await_later_ranks(engine, job, done->left_by);
     }

@@ -10,10 +10,18 @@
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
-// A disk that is away keeps no job from its end: what it has is found when it is back, before the next start.
-static bool is_over(const gs_run *run) {
-    if (gs_run_all_exited(run) && run->job->checkpoints.away_since_ns) return true;
-    return gs_run_all_exited(run) && !gs_checkpoints_pending(&run->job->checkpoints);
+static bool has_arrived(const gs_run *run) {
+    return run->job->stop_asked || gs_run_all_said(run, GS_BYE_TARGET_REACHED) || gs_run_all_said(run, GS_BYE_DATA_ENDED);
+}
+
+// A disk that is away keeps no job from its end: what it has is found when it is back, before the next start. What a job leaves is
+// read before it has ended, for as long as a disk may take to answer; a job that starts again waits for nobody who reads.
+static bool is_over(const gs_engine *engine, const gs_run *run) {
+    const gs_checkpoints *checkpoints = &run->job->checkpoints;
+    if (!gs_run_all_exited(run)) return false;
+    if (checkpoints->away_since_ns) return true;
+    if (gs_checkpoints_pending(checkpoints)) return false;
+    return !has_arrived(run) || !gs_checkpoints_being_read(checkpoints, engine->state.now_ns - engine->state.timing.disk_away_ns);
 }
 
 static bool is_error_code(int exit_code) {
@@ -225,6 +233,6 @@ static void end_run(gs_engine *engine, gs_run *run) {
 void gs_runs_end_finished(gs_engine *engine) {
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_run *run = engine->state.jobs.items[i]->run;
-        if (run && is_over(run)) end_run(engine, run);
+        if (run && is_over(engine, run)) end_run(engine, run);
     }
 }

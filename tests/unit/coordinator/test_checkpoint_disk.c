@@ -409,7 +409,7 @@ static void a_start_asks_again_what_there_is_when_that_was_long_ago(void **state
         play->found = "step-9";
         play->verify_waits = true;
         gs_play_say_all(play, GS_ON_EXITED);
-        gs_play_wait(play, is_slow ? 10 * GS_NS_PER_SEC : GS_NS_PER_SEC);
+        gs_play_wait(play, is_slow ? 9 * GS_NS_PER_SEC : GS_NS_PER_SEC);
         assert_null(disk_play_job(play)->run);
         play->verify_waits = false;
         disk_play_hear_of(play, GS_ON_VERIFIED, "step-9");
