@@ -22,7 +22,8 @@ typedef struct gs_log_disk gs_log_disk;
 gs_log_disk *gs_log_disk_create(const char *directory);
 void gs_log_disk_destroy(gs_log_disk *disk);
 
-// `line` is a JSON object without cursor; `key` tells repeats. Repeats are dropped.
+// `line` is a JSON object without cursor; `key` tells repeats. Repeats are dropped. A failure takes back all lines behind the
+// last flush, reads nothing for that, and leaves nothing of them that is ever shown.
 GS_NODISCARD gs_status gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
 GS_NODISCARD gs_status gs_log_disk_flush(gs_log_disk *disk);
 // Nothing is open or remembered until the next use.
