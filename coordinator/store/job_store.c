@@ -95,6 +95,7 @@ struct gs_job_store {
     gs_database *database;
     gs_database *reader;  // of the thread that recalls; NULL: nothing was yet
     char *path;           // owned
+    bool is_in_doubt;     // a commit failed, and its frames are in the log, whole perhaps
     int64_t lived_ms, opened_ns;  // coordinators of this database, before this one
     gs_store_tap tap;
     void *tap_ctx;
@@ -142,9 +143,33 @@ void gs_job_store_close(gs_job_store *store) {
     free(store);
 }
 
-gs_status gs_job_store_begin(gs_job_store *store) { return gs_database_run(store->database, "BEGIN", "begin"); }
+// The log may have got all of a commit before the disk said no, and the next start would take it for one. Whatever is committed
+// next takes the place of its first frame, and nothing behind that counts any more.
+static gs_status take_back(gs_job_store *store) {
+    gs_status status = gs_database_run(store->database, "BEGIN IMMEDIATE", "begin");
+    // Not by what it would be now: a page that stays as it is is not written.
+    if (!status.code) status = gs_database_run(store->database, "UPDATE lived SET ms = ms + 1", "mark");
+    if (!status.code) status = gs_database_run(store->database, "COMMIT", "commit");
+    if (status.code) gs_database_rollback(store->database);
+    else store->is_in_doubt = false;
+    return status;
+}
 
-gs_status gs_job_store_commit(gs_job_store *store) { return gs_database_run(store->database, "COMMIT", "commit"); }
+gs_status gs_job_store_begin(gs_job_store *store) {
+    if (store->is_in_doubt) GS_TRY(gs_status_prefix(take_back(store), "what failed before is not taken back yet"));
+    return gs_database_run(store->database, "BEGIN", "begin");
+}
+
+gs_status gs_job_store_commit(gs_job_store *store) {
+    gs_status status = gs_database_run(store->database, "COMMIT", "commit");
+    if (!status.code || status.code == GS_RESOURCE_EXHAUSTED) return status;  // of what has no room the end is missing
+    gs_database_rollback(store->database);
+    store->is_in_doubt = true;
+    if (!take_back(store).code) return status;
+    return gs_error(status.code, "%s; nor can it be taken back now: the next start may find it", status.message);
+}
+
+bool gs_job_store_is_in_doubt(const gs_job_store *store) { return store->is_in_doubt; }
 
 void gs_job_store_rollback(gs_job_store *store) { gs_database_rollback(store->database); }
 

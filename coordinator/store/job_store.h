@@ -32,7 +32,10 @@ void gs_job_store_close(gs_job_store *store);
 int64_t gs_job_store_lived_ms(const gs_job_store *store);
 
 GS_NODISCARD gs_status gs_job_store_begin(gs_job_store *store);
+// An error: nothing of it is stored, and no start finds it. Where the disk takes not even that back the error says so, and the
+// next begin tries it again before anything else is written.
 GS_NODISCARD gs_status gs_job_store_commit(gs_job_store *store);
+bool gs_job_store_is_in_doubt(const gs_job_store *store);
 void gs_job_store_rollback(gs_job_store *store);
 // A part of a transaction that is whole or not there. end takes what became of it: an error undoes it. An error of
 // end: the transaction as a whole is over, and nothing of it is stored.

@@ -1,8 +1,8 @@
 // Writes that are waiting together, committed together: one wait for the disk for all of them.
 //
 // Each write is whole or not there: where one of its rows cannot be written, none of it is. A status of ok means that it
-// is durable, an error that nothing of it is stored, also when the disk is full. One thing nobody can know: of a commit whose
-// sync failed a crash before the next one may leave all or nothing.
+// is durable, an error that nothing of it is stored, also when the disk is full, and that no start finds it: a commit whose sync
+// failed is taken back before anybody is told. Where the disk refuses that, too, the error says that the next start may find it.
 #ifndef COORDINATOR_STORE_TRANSACTION_H
 #define COORDINATOR_STORE_TRANSACTION_H
 

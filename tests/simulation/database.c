@@ -27,7 +27,7 @@ struct sim_database {
     char folder[64], path[80];
     gs_job_store *store;  // NULL: not open
     // What the next start may find instead of what was acknowledged: that with a transaction that was being written, or that
-    // failed since the last one that did not; and, of a disk that lies, what there was before.
+    // failed and could not be taken back since; and, of a disk that lies, what there was before.
     state_list with_last, older;
     bool is_unclear;  // of what failed, each write may be there or not
     bool has_lost;    // what was acknowledged, since the last start
@@ -136,7 +136,7 @@ static void set_trouble(const sim_world *world, sim_database *database, const ro
                                                    .lies = trouble->lies};
 }
 
-// One that has nothing to change writes no page: what failed before it may still be found.
+// One that has nothing to change writes no page: of a disk that lies what was before it may still be found.
 static bool has_written(const row_state *before, const row_state *now) {
     return before->generation_end != now->generation_end || !row_state_equals(before, now);
 }
@@ -163,11 +163,13 @@ void database_commit(sim_world *world, sim_database *database, row_state *now, c
         num_failed += writes[i]->status.code != 0;
         if (!writes[i]->status.code) row_state_apply(now, writes[i]);
     }
-    if (has_written(before, now)) {
+    bool may_be_found = vfs_has_ended(database->vfs) || gs_job_store_is_in_doubt(database->store);
+    database_counted.doubts += gs_job_store_is_in_doubt(database->store);
+    if (!may_be_found || num_failed < num_writes) {
         if (trouble->lies) keep_last(database);
         forget_last(database);
-        if (!trouble->lies) clear_list(&database->older);
-    } else if (num_failed == num_writes) {
+        if (!trouble->lies && has_written(before, now)) clear_list(&database->older);
+    } else {
         add_state(&database->with_last, with_all(before, writes, num_writes));
         bool each_may_fail = database->ages > 0 || trouble->one_fails > 0 || trouble->reads_fail > 0 || trouble->room >= 0;
         database->is_unclear |= num_writes > 1 && each_may_fail;

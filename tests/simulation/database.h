@@ -10,6 +10,7 @@ typedef struct sim_database sim_database;
 // What was met with, in all histories.
 typedef struct database_counts {
     long histories, transactions, crashes, in_transactions, power_failures;
+    long doubts;                             // behind so many of them something that failed could not be taken back yet
     long starts, refused;                    // a start that the disk did not let happen
     long found_newest, found_last, found_older;  // all that was acknowledged; with what was being written; of a disk that lied
     long found_unclear;                      // several writes had failed, each in its way

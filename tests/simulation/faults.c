@@ -268,6 +268,14 @@ static void fail_disk(sim_world *world) {
     world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), mend_disk_soon, 0, NULL);
 }
 
+static void fail_commits(sim_world *world) {
+    rows_trouble *trouble = rows_trouble_of(world);
+    trouble->all_fail = 0.5;
+    trouble->is_fatal = true;
+    world_tell(world, "commits fail, and the coordinator is killed behind one");
+    world_after(world, dice_delay_ns(&world->dice, 10 * SECONDS), mend_disk_soon, 0, NULL);
+}
+
 static void fail_reads(sim_world *world) {
     world_tell(world, "reads fail");
     rows_trouble_of(world)->reads_fail = 0.5;
@@ -451,7 +459,7 @@ static const fault_row rows[] = {
     {cut_host, 2},       {cut_in_turn, 2},         {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 3},
     {lose_sight, 3},     {suspend_and_cut, 2},     {fill_checkpoints, 2},    {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
-    {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
+    {fail_commits, 2},   {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {mistake_directory, 2},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
     {repeat, 1},             {lie_of_steps, 1}, {forge, 1},         {lose_host, 2},

@@ -94,10 +94,11 @@ static void print_ends(void) {
 static void print_databases(void) {
     const database_counts *counted = &database_counted;
     printf("SQLite kept the rows of %ld histories: %ld transactions; %ld crashes, %ld in a transaction, %ld with the power; "
+           "%ld behind which a failed one was not taken back yet; "
            "%ld starts and %ld that the disk refused; found: %ld all that was acknowledged, %ld that and the last transaction, "
            "%ld less, of a disk that lied, %ld unclear, %ld damaged\n",
            counted->histories, counted->transactions, counted->crashes, counted->in_transactions, counted->power_failures,
-           counted->starts, counted->refused, counted->found_newest, counted->found_last, counted->found_older,
+           counted->doubts, counted->starts, counted->refused, counted->found_newest, counted->found_last, counted->found_older,
            counted->found_unclear, counted->set_aside);
 }
 

@@ -209,6 +209,8 @@ BUGS = [
      "        if (!writes[i]->status.code) writes[i]->status = status;", "        (void)writes[i];"),
     ("store: no transaction", "store/job_store.c", 'gs_database_run(store->database, "BEGIN", "begin")',
      'gs_database_run(store->database, "SELECT 1", "begin")'),
+    ("store: a commit that failed is found by the next start (was real)", "store/job_store.c",
+     "    store->is_in_doubt = true;\n    if (!take_back(store).code) return status;\n", "    if (store->path) return status;\n"),
     ("store: writes are not waited for", "store/database/database.c", "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF"),
     ("store: a disk that cannot be read is a damaged database", "store/database/database.c", "if (!text || tells_of_disk(text)) {", "if (!text) {"),
     ("store: a start reserves no generations", "store/database/store_start.c", "(long long)mark + GS_GENERATION_BLOCK,",

@@ -7,6 +7,7 @@
 #include "coordinator/store/record/checkpoint_record.h"
 #include "coordinator/store/record/job_record.h"
 #include "coordinator/store/work.h"
+#include "tests/simulation/coordinator.h"
 #include "tests/simulation/database.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/promises.h"
@@ -144,12 +145,24 @@ static void keep_honest(sim_rows *rows) {
     if (rows->trouble.lies && !rows->honest) rows->honest = row_state_copy(&rows->now);
 }
 
-void rows_commit(sim_world *world, row_write **writes, size_t num_writes) {
+static void kill_coordinator(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    world_tell(world, "the coordinator is killed behind a commit that failed");
+    coordinator_kill(world, dice_delay_ns(&world->dice, 2 * SECONDS));
+}
+
+static void kill_behind_failure(sim_world *world, row_write **writes, size_t num_writes) {
+    rows_trouble *trouble = &world->rows->trouble;
+    bool all_failed = trouble->is_fatal;
+    for (size_t i = 0; i < num_writes; i++) all_failed &= writes[i]->status.code != 0;
+    if (!all_failed) return;
+    trouble->is_fatal = false;
+    world_after(world, dice_between(&world->dice, 0, 1000) * MILLISECONDS, kill_coordinator, 0, NULL);
+}
+
+static void commit_simply(sim_world *world, row_write **writes, size_t num_writes) {
     sim_rows *rows = world->rows;
-    if (rows->database) {
-        database_commit(world, rows->database, &rows->now, &rows->trouble, writes, num_writes);
-        return;
-    }
     keep_honest(rows);
     bool fails = rows->trouble.all_fail > 0 && dice_chance(&world->dice, rows->trouble.all_fail);
     row_state *before = fails ? row_state_copy(&rows->now) : NULL;
@@ -168,6 +181,13 @@ void rows_commit(sim_world *world, row_write **writes, size_t num_writes) {
     }
     // Also a disk that lies writes now and then.
     if (!rows->trouble.lies || dice_chance(&world->dice, 0.1)) row_state_drop(&rows->honest);
+}
+
+void rows_commit(sim_world *world, row_write **writes, size_t num_writes) {
+    sim_rows *rows = world->rows;
+    if (rows->database) database_commit(world, rows->database, &rows->now, &rows->trouble, writes, num_writes);
+    else commit_simply(world, writes, num_writes);
+    kill_behind_failure(world, writes, num_writes);
 }
 
 static promised_rows find_rows(const sim_world *world, uint64_t job) {

@@ -10,6 +10,7 @@
 // What goes wrong with writes.
 typedef struct rows_trouble {
     double one_fails, all_fail;  // chances: of a write, of the commit of all that go together
+    bool is_fatal;               // the coordinator is killed within a second of the first commit that failed
     double reads_fail;           // of a start, and of looks at files
     int64_t room;                // bytes that can be written yet; −1: any number
     bool lies;                   // what is written is not on the disk yet, whatever it says

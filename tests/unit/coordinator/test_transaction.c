@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -30,6 +32,20 @@ typedef struct fixture {
     gs_job_store *store;
     bool jobs[MAX_JOBS], keys[MAX_JOBS];  // that are stored
 } fixture;
+
+// In the place of the C library's, also for SQLite: so many of the next fail, as on a disk that gives an error.
+static int num_to_fail;
+
+static int sync_or_fail(long call, int file) {
+    if (num_to_fail == 0) return (int)syscall(call, file);
+    num_to_fail--;
+    errno = EIO;
+    return -1;
+}
+
+#define FOR_ALL __attribute__((visibility("default")))
+FOR_ALL int fsync(int file) { return sync_or_fail(SYS_fsync, file); }
+FOR_ALL int fdatasync(int file) { return sync_or_fail(SYS_fdatasync, file); }
 
 static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
@@ -87,6 +103,37 @@ static void look(fixture *f) {
     assert_ok(gs_job_store_load_keys(f->store, see_key, f));
 }
 
+static void copy_file(const char *to, const char *from) {
+    char block[4096];
+    size_t bytes;
+    FILE *source = fopen(from, "rb"), *target = fopen(to, "wb");
+    assert_true(source && target);
+    while ((bytes = fread(block, 1, sizeof block, source)) > 0) assert_int_equal(fwrite(block, 1, bytes, target), bytes);
+    fclose(source);
+    assert_int_equal(fclose(target), 0);
+}
+
+// As the next process finds it when this one is killed now: all that it has written, synced or not.
+static void look_behind_a_kill(fixture *f) {
+    char log[620];
+    int left_to_fail = num_to_fail;
+    fixture next = {.directory = f->directory};
+    snprintf(next.path, sizeof next.path, "%s/killed.db", f->directory);
+    snprintf(log, sizeof log, "%s-wal", f->path);
+    copy_file(next.path, f->path);
+    snprintf(next.path, sizeof next.path, "%s/killed.db-wal", f->directory);
+    copy_file(next.path, log);
+    snprintf(next.path, sizeof next.path, "%s/killed.db", f->directory);
+    num_to_fail = 0;
+    open_store(&next);
+    assert_ok(gs_job_store_load_jobs(next.store, see_job, &next));
+    assert_ok(gs_job_store_load_keys(next.store, see_key, &next));
+    gs_job_store_close(next.store);
+    num_to_fail = left_to_fail;
+    memcpy(f->jobs, next.jobs, sizeof f->jobs);
+    memcpy(f->keys, next.keys, sizeof f->keys);
+}
+
 static void check_stored(const fixture *f, const put *it) {
     bool wanted = !it->base.status.code;
     if (f->jobs[it->job] == wanted && f->keys[it->job] == wanted) return;
@@ -140,12 +187,71 @@ static void what_a_full_disk_refuses_is_not_stored(void **state) {
     for (int i = 0; i < 40; i++) check_stored(f, &rest[i]);
 }
 
+// The log had got all of it before the disk said no, and the next start took it for committed.
+static void what_a_failed_sync_refuses_is_not_there_after_a_kill(void **state) {
+    fixture *f = *state;
+    put first = put_of(1, 10), refused[] = {put_of(2, 10), put_of(3, 20000)}, then = put_of(4, 10);
+    open_store(f);
+    run(f, &first, 1);
+    num_to_fail = 1;
+    run(f, refused, 2);
+    assert_int_equal(num_to_fail, 0);
+    assert_false(gs_job_store_is_in_doubt(f->store));
+    look_behind_a_kill(f);
+    assert_ok(first.base.status);
+    check_stored(f, &first);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(refused[i].base.status.code, GS_UNAVAILABLE);
+        check_stored(f, &refused[i]);
+    }
+    run(f, &then, 1);
+    assert_ok(then.base.status);
+    look_behind_a_kill(f);
+    for (int i = 0; i < 2; i++) check_stored(f, &refused[i]);
+    check_stored(f, &then);
+    gs_job_store_close(f->store);
+}
+
+static gs_status write_nothing(gs_write *base, gs_job_store *store) {
+    (void)base;
+    return gs_job_store_prune_events(store, 0);
+}
+
+// It says so, takes nothing more meanwhile, and is of one mind again before anything else is answered.
+static void what_cannot_be_taken_back_is_said_to_be_in_doubt(void **state) {
+    fixture *f = *state;
+    put first = put_of(1, 10), doubted = put_of(2, 10), meanwhile = put_of(3, 10);
+    gs_write nothing = {.run = write_nothing}, *list = &nothing;
+    open_store(f);
+    run(f, &first, 1);
+    num_to_fail = 1000;
+    run(f, &doubted, 1);
+    assert_int_equal(doubted.base.status.code, GS_UNAVAILABLE);
+    assert_non_null(strstr(doubted.base.status.message, "the next start may find it"));
+    assert_true(gs_job_store_is_in_doubt(f->store));
+    run(f, &meanwhile, 1);
+    assert_int_equal(meanwhile.base.status.code, GS_UNAVAILABLE);
+    look_behind_a_kill(f);
+    check_stored(f, &meanwhile);
+    check_stored(f, &first);
+    num_to_fail = 0;
+    gs_transaction_run(f->store, &list, 1);  // has no page to write by itself
+    assert_ok(nothing.status);
+    assert_false(gs_job_store_is_in_doubt(f->store));
+    look_behind_a_kill(f);
+    check_stored(f, &doubted);
+    check_stored(f, &first);
+    gs_job_store_close(f->store);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_write_that_fails_leaves_nothing_of_itself),
         TEST(what_a_full_disk_refuses_is_not_stored),
+        TEST(what_a_failed_sync_refuses_is_not_there_after_a_kill),
+        TEST(what_cannot_be_taken_back_is_said_to_be_in_doubt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
