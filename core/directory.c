@@ -150,7 +150,9 @@ gs_status gs_directory_make_in(gs_directory *out, const gs_directory *parent, co
     gs_status status = gs_directory_sync(parent);
     // As sync_parent: who may not read the parent of what is there had no hand in it.
     if (!made && status.code == GS_PERMISSION_DENIED) return gs_ok();
-    if (status.code) gs_directory_close(out);
+    if (!status.code) return status;
+    gs_directory_close(out);
+    if (made) unlinkat(parent->fd, name, AT_REMOVEDIR);  // not where somebody has put something into it already
     return status;
 }
 

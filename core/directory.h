@@ -30,7 +30,7 @@ typedef struct gs_directory {
 GS_NODISCARD gs_status gs_directory_open(gs_directory *out, const char *path, int levels);
 // The one of that name in it, under the same rule.
 GS_NODISCARD gs_status gs_directory_open_in(gs_directory *out, const gs_directory *parent, const char *name);
-// Made unless it is there; with is_new ALREADY_EXISTS where it is. Its name is on the disk then. In a shared directory it is shared
+// Made unless it is there; with is_new ALREADY_EXISTS where it is. Its name is on the disk then; an error leaves none. In a shared directory it is shared
 // too, as far as the umask or the right to say so lets it.
 GS_NODISCARD gs_status gs_directory_make_in(gs_directory *out, const gs_directory *parent, const char *name, bool is_new);
 void gs_directory_close(const gs_directory *directory);

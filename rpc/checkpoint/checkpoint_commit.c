@@ -91,6 +91,12 @@ static gs_status pass_fence(gs_status said) {
     return said;
 }
 
+// A disk that gives an error now says nothing of the parts.
+static gs_status pass_disk(gs_status said) {
+    if (said.code == GS_DATA_LOSS) said.code = GS_UNAVAILABLE;
+    return said;
+}
+
 // A checkpoint's directory, in its job's.
 typedef struct opened {
     gs_directory job, checkpoint;
@@ -104,7 +110,7 @@ static gs_status write_manifest(const gs_json *manifest, uint64_t *bytes, const 
     GS_TRY(pass_fence(gs_fence_check_in(&in->job, &writer)));
     GS_TRY(check_sizes(bytes, manifest, &in->checkpoint));
     GS_FAILPOINT("checkpoint.commit");
-    GS_TRY(pass_fence(gs_fence_publish(gs_json_copy(manifest), manifest_in(in), &in->job, &writer, &file)));
+    GS_TRY(pass_fence(pass_disk(gs_fence_publish(gs_json_copy(manifest), manifest_in(in), &in->job, &writer, &file))));
     *bytes += file.bytes;
     return gs_ok();
 }
@@ -128,8 +134,11 @@ static gs_status read_manifest(gs_json **manifest, uint64_t *bytes, const opened
     struct stat facts;
     gs_checkpoint_layout layout;
     const gs_directory *directory = &in->checkpoint;
+    // Whoever gave it its name may have failed, or ended, before that was on the disk; the records go for it.
+    gs_status status = pass_disk(gs_directory_sync(directory));
+    if (status.code && status.code != GS_PERMISSION_DENIED) return status;  // who may not read it removes nothing from it either
     GS_TRY(gs_sealed_json_read_at(manifest, manifest_in(in)));
-    gs_status status = gs_checkpoint_layout_parse(&layout, *manifest);
+    status = gs_checkpoint_layout_parse(&layout, *manifest);
     if (!status.code) status = check_sizes(bytes, *manifest, directory);
     if (!status.code && fstatat(directory->fd, GS_CHECKPOINT_MANIFEST, &facts, AT_SYMLINK_NOFOLLOW) == 0)
         *bytes += (uint64_t)facts.st_size;
