@@ -63,11 +63,18 @@ static checksum checksum_at(const uint8_t *bytes) { return (checksum){number_at(
 
 static bool is_page_size(uint32_t bytes) { return bytes >= 512 && bytes <= 65536 && !(bytes & (bytes - 1)); }
 
+// That the disk does not give it now says nothing of what is on it.
+static gs_status error_of_read(int error_number, const char *path) {
+    gs_status status = gs_error_from_errno(error_number, "%s", path);
+    if (error_number == EIO) status.code = GS_UNAVAILABLE;
+    return status;
+}
+
 static gs_status read_all(const wal *it, uint8_t *bytes, size_t num_bytes, off_t at) {
     for (size_t done = 0; done < num_bytes;) {
         ssize_t got = pread(it->file, bytes + done, num_bytes - done, at + (off_t)done);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return gs_error_from_errno(errno, "%s", it->path);
+        if (got < 0) return error_of_read(errno, it->path);
         if (got == 0) return gs_error(GS_UNAVAILABLE, "%s: grew shorter", it->path);
         done += (size_t)got;
     }
@@ -165,7 +172,7 @@ static gs_status check_frames(const wal *it) {
 
 static gs_status check(wal *it) {
     struct stat info;
-    if (fstat(it->file, &info) != 0) return gs_error_from_errno(errno, "%s", it->path);
+    if (fstat(it->file, &info) != 0) return error_of_read(errno, it->path);
     if (info.st_size < HEADER_BYTES) return gs_ok();
     GS_TRY(read_header(it, info.st_size));
     return it->is_header_whole ? check_frames(it) : check_header(it);
@@ -175,7 +182,7 @@ gs_status gs_wal_check(const char *path) {
     char name[4200];
     snprintf(name, sizeof name, "%s-wal", path);
     wal it = {.path = name, .file = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-    if (it.file < 0) return errno == ENOENT ? gs_ok() : gs_error_from_errno(errno, "%s", name);
+    if (it.file < 0) return errno == ENOENT ? gs_ok() : error_of_read(errno, name);
     gs_status status = check(&it);
     close(it.file);
     free(it.bytes);
