@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/model/memory.h"
+#include "rpc/schema/messages.h"
 
 void gs_exchange_free(gs_exchange_round *round) {
     for (int i = 0; i < round->num_ranks; i++) free(round->entries[i].bytes);
@@ -79,6 +80,21 @@ static bool means_the_same(const gs_exchange_round *round, const gs_exchange_req
     return true;
 }
 
+// As the answer has it: between quotes, before a comma.
+static size_t bytes_of(const char *text) { return text ? strlen(text) + 3 : 0; }
+
+// Takes what the rank of the entry gave. An answer that no message holds would come to nobody, when all have given theirs.
+static gs_status take_bytes(gs_exchange_round *round, gs_exchange_entry *entry, gs_exchange_request *request) {
+    round->bytes += bytes_of(request->bytes) - bytes_of(entry->bytes);
+    if (!entry->bytes) round->num_arrived++;
+    free(entry->bytes);
+    entry->bytes = request->bytes;
+    request->bytes = NULL;
+    if (round->bytes <= GS_EXCHANGE_ANSWER_BYTES) return gs_ok();
+    return gs_error(GS_RESOURCE_EXHAUSTED, "exchange %s: %d of %d ranks gave more than the %zu bytes that an answer holds",
+                    round->tag, round->num_arrived, round->num_ranks, GS_EXCHANGE_ANSWER_BYTES);
+}
+
 gs_status gs_exchange_enter(gs_exchange_round **rounds, gs_exchange_round **round, gs_exchange_entry **entry,
                             int world_size, int rank, gs_exchange_request *request) {
     *round = NULL;
@@ -97,11 +113,8 @@ gs_status gs_exchange_enter(gs_exchange_round **rounds, gs_exchange_round **roun
         return found->refusal;
     }
     *entry = &found->entries[place_of(found, rank)];
-    if (!(*entry)->bytes) found->num_arrived++;
-    free((*entry)->bytes);
-    (*entry)->bytes = request->bytes;
-    request->bytes = NULL;
-    return gs_ok();
+    found->refusal = take_bytes(found, *entry, request);
+    return found->refusal;
 }
 
 void gs_exchange_unlink(gs_exchange_round **rounds, gs_exchange_round *round) {

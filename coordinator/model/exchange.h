@@ -7,12 +7,13 @@
 #define COORDINATOR_MODEL_EXCHANGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "coordinator/model/call.h"
 #include "core/status.h"
 
 #define GS_EXCHANGE_TAG_BYTES 64
-// Of one rank at a time: what bounds the memory that a run's rounds take.
+// Of one rank at a time: with what an answer holds, the bound of the memory that a run's rounds take.
 #define GS_EXCHANGE_MOST_OPEN 16
 
 typedef struct gs_exchange_entry {
@@ -25,6 +26,7 @@ typedef struct gs_exchange_round {
     int num_ranks, num_arrived;
     int *ranks;                  // owned; ascending
     gs_exchange_entry *entries;  // owned; one for each of `ranks`
+    size_t bytes;                // that its answer would have so far
     gs_status refusal;           // of a round that ended badly: whoever still comes is told
     struct gs_exchange_round *next;
 } gs_exchange_round;
@@ -40,7 +42,7 @@ typedef struct gs_exchange_request {
 // The entry of `rank` in the round of the request, with the bytes in it. *round is set also where the status is an
 // error and the round ended by it: whoever is held in it is to be answered with round->refusal.
 // INVALID_ARGUMENT: a request that no rank may make. FAILED_PRECONDITION: members disagree about who they
-// are. RESOURCE_EXHAUSTED: too many rounds.
+// are. RESOURCE_EXHAUSTED: too many rounds, or more bytes than an answer holds (rpc/schema/messages.h).
 GS_NODISCARD gs_status gs_exchange_enter(gs_exchange_round **rounds, gs_exchange_round **round,
                                          gs_exchange_entry **entry, int world_size, int rank,
                                          gs_exchange_request *request);

@@ -71,6 +71,10 @@ typedef enum gs_method {
     GS_NUM_METHODS
 } gs_method;
 
+// What the texts of all ranks may be in the answer to an Exchange, each with its quotes and a comma: what is around
+// them has room in the message besides.
+#define GS_EXCHANGE_ANSWER_BYTES (((size_t)1 << 20) - 64)
+
 typedef enum gs_method_shape { GS_CALL = 0, GS_STREAM, GS_ONE_WAY } gs_method_shape;
 
 typedef struct gs_method_info {

@@ -26,6 +26,7 @@ static_assert(offsetof(wire_header, call) == 16, "layout");
 static_assert(offsetof(wire_header, coord_epoch) == 32, "layout");
 static_assert(offsetof(wire_header, incarnation) == 40, "layout");
 static_assert(offsetof(wire_header, body_bytes) == 72, "layout");
+static_assert(GS_EXCHANGE_ANSWER_BYTES < GS_FRAME_MAX_BODY_BYTES, "an answer fits a message");
 static_assert(GS_NUM_METHODS <= UINT16_MAX && GS_NUM_CODES <= UINT8_MAX, "fields are wide enough");
 
 // Of the header with its crc at 0, then the body.

@@ -1,5 +1,9 @@
 // Where the ranks of a generation meet before they have a communicator: each gives the coordinator
 // bytes and gets everybody's.
+//
+// An answer holds what all ranks gave, and a message no more than a megabyte. What would not fit is squeezed, and
+// goes in pieces of one length, a round each, as many as the longest needs: the first has the tag that was asked
+// for, the others ".2", ".3" … behind it. So a world of any size meets, and one of 4,096 most often in one round.
 #ifndef WORKER_CONTROL_RENDEZVOUS_H
 #define WORKER_CONTROL_RENDEZVOUS_H
 

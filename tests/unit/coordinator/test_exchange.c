@@ -4,14 +4,19 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "coordinator/model/exchange.h"
+#include "coordinator/serve/answers.h"
 #include "coordinator/serve/decode_trainer.h"
+#include "rpc/schema/messages.h"
+#include "rpc/wire/rpc_error.h"
 
 #define WORLD 4
+#define MOST_WORLD 4096
 
 // `complete`: the round, when all are here; else NULL.
 static gs_status join(gs_exchange_round **rounds, gs_exchange_round **complete, int rank, const char *tag,
@@ -125,6 +130,54 @@ static void open_rounds_of_a_rank_are_bounded(void **state) {
     end_all(&rounds);
 }
 
+// Of each of `count` ranks of the largest world as many characters. The status of the last one that came.
+static gs_status give_all(gs_exchange_round **rounds, gs_exchange_round **round, int count, size_t characters) {
+    gs_status status = gs_ok();
+    for (int rank = 0; rank < count && !status.code; rank++) {
+        gs_exchange_entry *entry;
+        gs_exchange_request request = {.tag = "world/1", .bytes = malloc(characters + 1)};
+        assert_non_null(request.bytes);
+        memset(request.bytes, 'A', characters);
+        request.bytes[characters] = '\0';
+        status = gs_exchange_enter(rounds, round, &entry, MOST_WORLD, rank, &request);
+        free(request.bytes);
+    }
+    return status;
+}
+
+static void what_the_largest_world_may_give_fits_its_answer(void **state) {
+    (void)state;
+    gs_exchange_round *rounds = NULL, *round;
+    assert_int_equal(give_all(&rounds, &round, MOST_WORLD, GS_EXCHANGE_ANSWER_BYTES / MOST_WORLD - 3).code, GS_OK);
+    assert_int_equal(round->num_arrived, MOST_WORLD);
+    gs_json *body = gs_json_new_object();
+    gs_json_set(body, "all", gs_answer_round(round));
+    gs_code code = GS_OK;
+    size_t bytes;
+    char *text = gs_rpc_answer_encode(&bytes, &code, "", body);
+    assert_int_equal(code, GS_OK);
+    free(text);
+    end_all(&rounds);
+}
+
+// At once, and with the numbers: not when all have come, by an answer of which nobody gets a word.
+static void what_no_answer_holds_ends_the_round_for_all(void **state) {
+    (void)state;
+    gs_exchange_round *rounds = NULL, *round;
+    gs_status status = give_all(&rounds, &round, 1220, 856);
+    assert_int_equal(status.code, GS_OK);
+    status = give_all(&rounds, &round, 1220, 856);  // the same again is not more
+    assert_int_equal(status.code, GS_OK);
+    assert_int_equal(round->num_arrived, 1220);
+    end_all(&rounds);
+    status = give_all(&rounds, &round, MOST_WORLD, 856);
+    assert_int_equal(status.code, GS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(status.message, "exchange world/1: 1221 of 4096 ranks gave more than the 1048512 bytes that an answer holds"));
+    assert_non_null(round);
+    assert_int_equal(round->refusal.code, GS_RESOURCE_EXHAUSTED);
+    end_all(&rounds);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_names_no_ranks_means_all),
@@ -132,6 +185,8 @@ int main(void) {
         cmocka_unit_test(a_list_that_nobody_may_send_is_refused),
         cmocka_unit_test(who_means_others_ends_the_round_for_all),
         cmocka_unit_test(open_rounds_of_a_rank_are_bounded),
+        cmocka_unit_test(what_the_largest_world_may_give_fits_its_answer),
+        cmocka_unit_test(what_no_answer_holds_ends_the_round_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
