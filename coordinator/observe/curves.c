@@ -63,13 +63,16 @@ static void drop_lines(gs_observer *observer, gs_curves *curves, size_t most) {
     observer->limits_reached[GS_LIMIT_CURVES] += lost;
 }
 
-void gs_curves_note(gs_job *job, const gs_json *entry) {
+void gs_curves_note(gs_observer *observer, gs_job *job, const gs_json *entry) {
+    gs_curves *curves = job->sight->curves;
     char *text = NULL;
     gs_status status = gs_json_encode(&text, NULL, entry, false);
     if (status.code) return;
-    gs_strbuf_puts(&job->sight->curves->pending, text);
-    gs_strbuf_putc(&job->sight->curves->pending, '\n');
+    gs_strbuf_puts(&curves->pending, text);
+    gs_strbuf_putc(&curves->pending, '\n');
     free(text);
+    // A disk that hangs says neither yes nor no. A quarter at once: each time all that stays is copied.
+    if (curves->pending.len > GS_CURVES_MAX_PENDING) drop_lines(observer, curves, GS_CURVES_MAX_PENDING / 4 * 3);
 }
 
 static transfer *make_transfer(gs_observer *observer, const gs_job *job) {

@@ -1,7 +1,7 @@
 // The curves of a job on their way to its file and back. Loop thread; the thread of logs does the waiting.
 //
-// Entries are written behind, together; what the disk refuses is tried again each second, GS_CURVES_MAX_PENDING bytes of it at
-// most, and said once.
+// Entries are written behind, together; what the disk refuses is tried again each second, and said once. While it says
+// nothing, GS_CURVES_MAX_PENDING bytes wait at most, beside as many that are with it: the oldest go (GS_LIMIT_CURVES).
 // What an earlier life of the coordinator wrote is read behind readiness: of jobs that train one after the other, of
 // ended ones when somebody asks.
 #ifndef COORDINATOR_OBSERVE_CURVES_H
@@ -17,7 +17,7 @@ gs_curves *gs_curves_create(bool was_stored);  // NULL: out of memory
 void gs_curves_destroy(gs_curves *curves);
 
 // An entry that was drawn.
-void gs_curves_note(gs_job *job, const gs_json *entry);
+void gs_curves_note(gs_observer *observer, gs_job *job, const gs_json *entry);
 // What waits is submitted. `reads`: what a former life wrote may be asked for now; true when it was.
 bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads);
 // The last of them, whether the disk took what came before or not.

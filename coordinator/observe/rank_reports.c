@@ -6,7 +6,15 @@
 #include "coordinator/observe/views/page.h"
 #include "coordinator/observe/watch.h"
 
-static void write_entry(void *ctx, const gs_json *entry) { gs_curves_note(ctx, entry); }
+typedef struct drawing {
+    gs_observer *observer;
+    gs_job *job;
+} drawing;
+
+static void write_entry(void *ctx, const gs_json *entry) {
+    const drawing *it = ctx;
+    gs_curves_note(it->observer, it->job, entry);
+}
 
 static void publish_step(gs_observer *observer, gs_job *job, const gs_step_report *report) {
     if (gs_watched(observer, job, GS_TOPIC_STEP)) {
@@ -35,8 +43,9 @@ void gs_rank_reports_keep(gs_observer *observer, const gs_member *member, const 
     gs_job *job = member->job;
     gs_job_metrics *metrics = gs_sight_own_metrics(observer, job);
     if (!metrics) return;
+    drawing drawn = {observer, job};
     gs_job_metrics_take(metrics, member->rank, job->run ? job->run->num_members : 0, report,
-                        &(gs_metrics_record){write_entry, job});
+                        &(gs_metrics_record){write_entry, &drawn});
 }
 
 void gs_rank_reports_tell(gs_observer *observer, const gs_member *member, const gs_step_report *report) {

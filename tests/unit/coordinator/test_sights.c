@@ -447,7 +447,7 @@ static void a_job_does_not_rest_before_its_curves_are_written(void **state) {
     fclose(file);
     gs_json *entry = gs_json_new_object();
     gs_json_set_int(entry, "step", 7);
-    gs_curves_note(it->job, entry);
+    gs_curves_note(it->observer, it->job, entry);
     gs_json_release(entry);
     for (int i = 0; i < 3; i++) {
         tick(it);
@@ -458,6 +458,52 @@ static void a_job_does_not_rest_before_its_curves_are_written(void **state) {
     assert_int_equal(unlink(it->job_directory), 0);
     collect_until(it, curves_are_there);
     collect_until(it, curves_are_settled);
+}
+
+static void note_steps(play *it, int first, int count) {
+    for (int step = first; step < first + count; step++) {
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_int(entry, "step", step);
+        gs_json_set_string(entry, "filler", "what else is drawn of a step, by which its line has two hundred bytes or so: a loss, a norm, a rate, "
+                                            "seconds, tokens, and how much of them was hidden");
+        gs_curves_note(it->observer, it->job, entry);
+        gs_json_release(entry);
+    }
+}
+
+static size_t read_curves(const play *it, char *text, size_t room) {
+    char path[1300];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", it->job_directory);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t bytes = fread(text, 1, room - 1, file);
+    text[bytes] = '\0';
+    fclose(file);
+    return bytes;
+}
+
+// A directory that hangs says neither yes nor no, for as long as it likes, and the job goes on.
+static void curves_of_a_disk_that_hangs_are_bounded(void **state) {
+    play *it = *state;
+    static char text[2 * GS_CURVES_MAX_PENDING];
+    atomic_store(&slow.may_end, false);
+    slow.has_ended = false;
+    slow.base = (gs_write){.run = wait_for_word, .done = has_ended, .lane = GS_LANE_LOGS};
+    gs_writer_submit(it->observer->writer, &slow.base);
+    note_steps(it, 1, 1);
+    tick(it);
+    note_steps(it, 2, 9999);
+    uint64_t num_lost = it->observer->limits_reached[GS_LIMIT_CURVES];
+    atomic_store(&slow.may_end, true);
+    collect_until(it, slow_has_ended);
+    assert_true(num_lost > 8000);
+    collect_until(it, curves_are_there);
+    collect_until(it, curves_are_settled);
+    size_t bytes = read_curves(it, text, sizeof text);
+    assert_true(bytes > GS_CURVES_MAX_PENDING / 2 && bytes < GS_CURVES_MAX_PENDING + 400);
+    assert_memory_equal(text, "{\"step\":1,", 10);
+    assert_non_null(strstr(text, "\n{\"step\":10000,"));
+    assert_null(strstr(text, "\n{\"step\":1000,"));
 }
 
 // Somebody sets the clock of the machine: a job that has just ended is no older for it, and an old
@@ -616,6 +662,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_resting_job_keeps_nothing_of_its_runs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(curves_of_a_disk_that_hangs_are_bounded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(what_is_shown_goes_by_the_time_that_was_lived, set_up,
