@@ -48,6 +48,12 @@ static const struct {
     [GS_LIMIT_REQUESTS] = {"requests", "as many requests wait as may: one more was refused"},
     [GS_LIMIT_UNREAD] = {"unread", "a worker or a reader does not read as much as may wait for it: what came on top was not sent"},
     [GS_LIMIT_ENDS] = {"ends", "as many ends of streams wait to be read as may: one more was sent without what it says"},
+    [GS_LIMIT_OPEN_CALLS] = {"open_calls", "a peer of the control port has as many calls open as it may: one more was refused"},
+    [GS_LIMIT_ANSWERS] = {"answers", "as many answers are kept for who asks again as may be: the oldest of a peer went"},
+    [GS_LIMIT_CONNECTIONS] = {"connections", "the control port has as many connections as it may: one more was refused"},
+    [GS_LIMIT_SESSIONS] = {"sessions", "as many peers of the control port went away as are remembered: the first of them was forgotten before its time"},
+    [GS_LIMIT_MESSAGES] = {"messages", "a peer of the control port said more in a second than it may: messages were dropped"},
+    [GS_LIMIT_EXCHANGES] = {"exchanges", "a rank has as many exchanges open as it may, or gave more than an answer holds: it was refused"},
 };
 
 static gs_metric *series_of(gs_observer *observer, const gs_metric_family *family, const char *a, const char *b,
@@ -121,6 +127,11 @@ static void ask_server(gs_observer *observer) {
     gs_counters_note_limit(observer, GS_LIMIT_REQUESTS, stats.refused_full);
     gs_counters_note_limit(observer, GS_LIMIT_UNREAD, stats.dropped_slow);
     gs_counters_note_limit(observer, GS_LIMIT_ENDS, stats.cut);
+    gs_counters_note_limit(observer, GS_LIMIT_OPEN_CALLS, stats.refused_open);
+    gs_counters_note_limit(observer, GS_LIMIT_ANSWERS, stats.unkept);
+    gs_counters_note_limit(observer, GS_LIMIT_CONNECTIONS, stats.refused_connections);
+    gs_counters_note_limit(observer, GS_LIMIT_SESSIONS, stats.forgotten_sessions);
+    gs_counters_note_limit(observer, GS_LIMIT_MESSAGES, stats.dropped_flood);
 }
 
 void gs_counters_tick(gs_observer *observer) {

@@ -36,6 +36,12 @@ typedef enum gs_limit {
     GS_LIMIT_REQUESTS,    // that wait for the loop
     GS_LIMIT_UNREAD,      // messages that a peer does not read
     GS_LIMIT_ENDS,        // of streams that wait to be read
+    GS_LIMIT_OPEN_CALLS,  // of a peer
+    GS_LIMIT_ANSWERS,     // that are kept for repeats
+    GS_LIMIT_CONNECTIONS,
+    GS_LIMIT_SESSIONS,    // of peers that went away
+    GS_LIMIT_MESSAGES,    // of a peer in a second
+    GS_LIMIT_EXCHANGES,   // of a rank, and what an answer to all holds
     GS_NUM_LIMITS
 } gs_limit;
 

@@ -42,8 +42,11 @@ gs_rpc_call_entry *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *con
                                      const gs_frame *frame, bool is_stream, gs_deadline deadline) {
     gs_rpc_session *session = connection->session;
     uint64_t key = key_of(session, frame->seq);
-    if (session->num_open >= MAX_OPEN_OF_SESSION || gs_u64_map_get(&calls->by_key, key))
+    if (session->num_open >= MAX_OPEN_OF_SESSION) {
+        calls->num_over++;
         return NULL;
+    }
+    if (gs_u64_map_get(&calls->by_key, key)) return NULL;
     gs_rpc_call_entry *call = calloc(1, sizeof *call);
     if (!call || !gs_u64_map_set(&calls->by_key, key, call)) {
         free(call);
@@ -180,14 +183,17 @@ void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     gs_rpc_calls_drop(calls, call);
 }
 
-// The oldest answers go first. What was answered and is no longer kept must not run again.
+// The oldest answers go first. What was answered and is no longer kept must not run again. The API of this process, whose
+// lists are long and whose line does not break, does not ask again: of what is not kept for it nothing is missed.
 static void make_room(gs_rpc_calls *calls, gs_rpc_session *session) {
+    bool asks_again = !session->connection || !session->connection->peer.caller.is_local;
     while (session->num_answered > MAX_ANSWERS_OF_SESSION ||
            session->answered_bytes > MAX_ANSWERED_BYTES_OF_SESSION ||
            calls->answered_bytes > MAX_ANSWERED_BYTES) {
         gs_rpc_call_entry *oldest = TAILQ_FIRST(&session->answered);
         if (!oldest) return;
         if (oldest->seq > session->settled_seq) session->settled_seq = oldest->seq;
+        calls->num_unkept += asks_again;
         gs_rpc_calls_drop(calls, oldest);
     }
 }

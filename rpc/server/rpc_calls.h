@@ -59,6 +59,8 @@ typedef struct gs_rpc_calls {
     size_t answered_bytes;
     size_t ending_bytes;  // of ends that wait for room
     uint64_t num_cut;     // ends that were sent without their bodies
+    uint64_t num_over;    // calls that were not opened: their session has too many
+    uint64_t num_unkept;  // answers that went before they were settled: too many are kept, or too much
     int64_t next_deadline_ns;  // none is earlier
 } gs_rpc_calls;
 

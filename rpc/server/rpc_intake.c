@@ -356,10 +356,13 @@ static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
         count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route), status.message);
         return;
     }
+    uint64_t num_full = intake->peers->num_full;
     gs_rpc_connection *connection =
         gs_rpc_peers_accept(intake->peers, &message->route, &frame, intake->now_ns);
     if (connection)
         accept_frame(intake, connection, &frame, body, bytes);
+    else if (intake->peers->num_full != num_full)
+        warn_dropped(intake, &intake->warned_ns, 0, "too many connections");
     else
         count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route),
                         "connection refused, or another incarnation or token on it");

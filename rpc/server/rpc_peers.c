@@ -146,7 +146,10 @@ static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_rout
     if (guarded && (!peers->gate || !route->user || !gs_key_gate_find(peers->gate, route->user, &caller))) return NULL;
     if (caller.incarnation && caller.incarnation != frame->incarnation) return NULL;  // it is one rank, and no other
     caller.is_local = route->socket == GS_RPC_LOCAL;
-    if (peers->by_route.count >= MAX_CONNECTIONS) return NULL;
+    if (peers->by_route.count >= MAX_CONNECTIONS) {
+        peers->num_full++;
+        return NULL;
+    }
     uint64_t key = key_of_route(route);
     if (gs_u64_map_get(&peers->by_route, key)) return NULL;  // another route of the same hash
     gs_rpc_connection *connection = calloc(1, sizeof *connection);
@@ -308,11 +311,12 @@ void gs_rpc_peers_drop(gs_rpc_peers *peers, gs_rpc_connection *connection, int64
     free(connection);
 }
 
-gs_rpc_session *gs_rpc_peers_expired(const gs_rpc_peers *peers, int64_t now_ns) {
+gs_rpc_session *gs_rpc_peers_expired(gs_rpc_peers *peers, int64_t now_ns) {
     gs_rpc_session *oldest = TAILQ_FIRST(&peers->absent);
     if (!oldest) return NULL;
-    bool due = peers->num_absent > MAX_ABSENT || now_ns - oldest->left_ns > GS_SESSION_GRACE_NS;
-    return due ? oldest : NULL;
+    bool due = now_ns - oldest->left_ns > GS_SESSION_GRACE_NS, early = !due && peers->num_absent > MAX_ABSENT;
+    peers->num_early += early;
+    return due || early ? oldest : NULL;
 }
 
 void gs_rpc_peers_forget(gs_rpc_peers *peers, gs_rpc_session *session) {

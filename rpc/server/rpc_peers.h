@@ -83,6 +83,8 @@ typedef struct gs_rpc_peers {
     int64_t silence_floor_ns;  // nobody was listened to before
     bool any_lost;
     uint64_t num_revoked;  // connections that were ended because their keys had
+    uint64_t num_full;     // that were refused: there are too many
+    uint64_t num_early;    // sessions that were forgotten before their time: too many are absent
     uint64_t num_sent, num_slow;  // frames; those for which too many or too much waits already
     gs_send_gauge *unread;        // owned; of all connections
     gs_send_body *last_body;      // owned; many are often told the same
@@ -116,8 +118,8 @@ void gs_rpc_peers_judge(gs_rpc_peers *peers);
 void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns);
 // Frees the connection (its streams have been ended); its session stays for a while.
 void gs_rpc_peers_drop(gs_rpc_peers *peers, gs_rpc_connection *connection, int64_t now_ns);
-// The oldest session that nobody came back for, NULL when none is due.
-gs_rpc_session *gs_rpc_peers_expired(const gs_rpc_peers *peers, int64_t now_ns);
+// The oldest session that nobody came back for, NULL when none is due: to be forgotten.
+gs_rpc_session *gs_rpc_peers_expired(gs_rpc_peers *peers, int64_t now_ns);
 // Frees the session (its calls have been ended) without a connection.
 void gs_rpc_peers_forget(gs_rpc_peers *peers, gs_rpc_session *session);
 

@@ -55,6 +55,9 @@ typedef struct gs_rpc_server_stats {
     uint64_t received[GS_NUM_METHODS], sent;
     uint64_t dropped_malformed, dropped_stale, dropped_slow, dropped_flood, repeated;
     uint64_t refused_full;  // requests: too many wait, or too much
+    uint64_t refused_open;  // calls: their peer has too many open
+    uint64_t refused_connections, forgotten_sessions;  // there were too many of those that are, or that are absent
+    uint64_t unkept;  // answers that are not there any more if they are asked for again: too many were kept
     uint64_t refused;  // calls that the caller's key does not allow
     uint64_t revoked;  // connections whose keys ended
     uint64_t cut;   // ends of streams that were sent without what they say: too much of them waits

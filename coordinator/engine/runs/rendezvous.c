@@ -398,6 +398,7 @@ void gs_on_exchange(gs_engine *engine, gs_member *member, gs_engine_event *event
                                    &event->exchange.request);
     if (status.code) {
         gs_reply_error(engine, event->from.call, status);
+        if (status.code == GS_RESOURCE_EXHAUSTED) gs_mind_count(engine, NULL, GS_COUNT_LIMIT, "exchanges", NULL, 1);
         if (round) end_round(engine, round);
         return;
     }

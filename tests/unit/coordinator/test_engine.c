@@ -437,6 +437,35 @@ static void rank_0_says_what_ranks_reduce_over_and_why(void **unused) {
     }
 }
 
+static gs_code exchange(gs_play *play, const char *tag, size_t characters) {
+    gs_engine_event event = gs_play_message(play, 0, GS_ON_EXCHANGE);
+    free(event.exchange.request.bytes);
+    char *bytes = malloc(characters + 1);
+    assert_non_null(bytes);
+    memset(bytes, 'A', characters);
+    bytes[characters] = '\0';
+    event.exchange.request = (gs_exchange_request){.tag = tag, .bytes = bytes};
+    gs_play_hear(play, &event);
+    return play->answered ? play->answer.code : GS_OK;
+}
+
+static void exchanges_above_their_bounds_are_counted(void **state) {
+    gs_play *play = *state;
+    char tag[16];
+    for (int i = 0; i < GS_EXCHANGE_MOST_OPEN; i++) {
+        snprintf(tag, sizeof tag, "t/%d", i);
+        assert_int_equal(exchange(play, tag, 8), GS_OK);
+    }
+    assert_int_equal(play->num_limits, 0);
+    assert_int_equal(exchange(play, "more", 8), GS_RESOURCE_EXHAUSTED);
+    assert_int_equal(play->num_limits, 1);
+    assert_int_equal(exchange(play, "t/7", (size_t)1 << 20), GS_RESOURCE_EXHAUSTED);
+    assert_int_equal(play->num_limits, 2);
+    // The round has ended, for whoever still comes to it.
+    assert_int_equal(exchange(play, "t/7", 8), GS_RESOURCE_EXHAUSTED);
+    assert_int_equal(play->num_limits, 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(who_waits_for_a_device_is_told_so),
@@ -453,6 +482,7 @@ int main(void) {
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
         TEST(who_asks_to_settle_is_answered_when_its_run_is_ended),
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
+        cmocka_unit_test_setup_teardown(exchanges_above_their_bounds_are_counted, gs_play_set_up_training, gs_play_tear_down),
         cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
         cmocka_unit_test(a_job_that_never_ran_as_far_as_rows_say_waits_for_its_ranks),
         cmocka_unit_test(rank_0_says_what_ranks_reduce_over_and_why),

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "coordinator/observe/counters.h"
 #include "coordinator/observe/curves.h"
 #include "coordinator/observe/events.h"
 #include "coordinator/observe/held.h"
@@ -43,6 +44,14 @@ typedef struct played_call {
 
 void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body);
 void __wrap_gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data);
+void __wrap_gs_rpc_server_get_stats(const gs_rpc_server *server, gs_rpc_server_stats *stats);
+
+static gs_rpc_server_stats server_says;
+
+void __wrap_gs_rpc_server_get_stats(const gs_rpc_server *server, gs_rpc_server_stats *stats) {
+    (void)server;
+    *stats = server_says;
+}
 
 void __wrap_gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data) {
     ((played_call *)(void *)call)->held = data;
@@ -528,6 +537,33 @@ static void what_is_shown_goes_by_the_time_that_was_lived(void **state) {
     }
 }
 
+// What the control port refuses or drops because there is too much of it.
+static void each_bound_of_the_control_port_is_told(void **state) {
+    play *it = *state;
+    static int any_server;
+    static const struct {
+        gs_limit limit;
+        uint64_t *count;
+    } bounds[] = {{GS_LIMIT_REQUESTS, &server_says.refused_full},
+                  {GS_LIMIT_UNREAD, &server_says.dropped_slow},
+                  {GS_LIMIT_ENDS, &server_says.cut},
+                  {GS_LIMIT_OPEN_CALLS, &server_says.refused_open},
+                  {GS_LIMIT_ANSWERS, &server_says.unkept},
+                  {GS_LIMIT_CONNECTIONS, &server_says.refused_connections},
+                  {GS_LIMIT_SESSIONS, &server_says.forgotten_sessions},
+                  {GS_LIMIT_MESSAGES, &server_says.dropped_flood}};
+    it->observer->server = (gs_rpc_server *)(void *)&any_server;
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
+        gs_counters_tick(it->observer);
+        assert_int_equal(it->observer->limit_told_ns[bounds[i].limit], 0);
+        *bounds[i].count += 3;
+        gs_counters_tick(it->observer);
+        assert_int_not_equal(it->observer->limit_told_ns[bounds[i].limit], 0);
+        assert_int_equal(it->observer->limit_totals[bounds[i].limit], 3);
+    }
+    it->observer->server = NULL;
+}
+
 static void assert_line(const play *it, int64_t now_ns, const char *has, const char *has_not) {
     char *text;
     gs_json *line = gs_job_to_line(it->job, now_ns);
@@ -662,6 +698,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_resting_job_keeps_nothing_of_its_runs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(each_bound_of_the_control_port_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(curves_of_a_disk_that_hangs_are_bounded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
                                         tear_down),

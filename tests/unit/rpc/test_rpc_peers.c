@@ -274,6 +274,70 @@ static void who_cannot_be_sent_to_has_closed(void **state) {
     close_all(&peers);
 }
 
+// The same from any of very many; NULL: it is not let in.
+static gs_rpc_connection *hear_of_many(gs_rpc_peers *peers, uint32_t number) {
+    gs_zmq_route route = {.id_bytes = sizeof number, .fd = -1, .socket = GS_RPC_REMOTE};
+    memcpy(route.id, &number, sizeof number);
+    gs_frame frame = {.kind = GS_FRAME_PING, .incarnation = number, .seq = 1};
+    return gs_rpc_peers_accept(peers, &route, &frame, SECOND);
+}
+
+static void connections_above_their_bound_are_refused_and_counted(void **state) {
+    (void)state;
+    gs_rpc_peers peers;
+    gs_rpc_peers_init(&peers, 1);
+    for (uint32_t number = 1; number <= 65536; number++) assert_non_null(hear_of_many(&peers, number));
+    assert_int_equal(peers.num_full, 0);
+    assert_null(hear_of_many(&peers, 65537));
+    assert_int_equal(peers.num_full, 1);
+    assert_non_null(hear_of_many(&peers, 7));  // it is there
+    drop(&peers, TAILQ_FIRST(&peers.connections));
+    assert_non_null(hear_of_many(&peers, 65537));
+    assert_int_equal(peers.num_full, 1);
+    close_all(&peers);
+}
+
+static void sessions_that_are_forgotten_before_their_time_are_counted(void **state) {
+    (void)state;
+    gs_rpc_peers peers;
+    gs_rpc_peers_init(&peers, 1);
+    for (uint32_t number = 1; number <= 16386; number++)
+        gs_rpc_peers_drop(&peers, hear_of_many(&peers, number), SECOND);
+    gs_rpc_session *session;
+    int num_early = 0;
+    for (; (session = gs_rpc_peers_expired(&peers, 2 * SECOND)); num_early++) gs_rpc_peers_forget(&peers, session);
+    assert_int_equal(num_early, 2);
+    assert_int_equal(peers.num_early, 2);
+    while ((session = gs_rpc_peers_expired(&peers, 32 * SECOND))) gs_rpc_peers_forget(&peers, session);
+    assert_int_equal(peers.num_absent, 0);
+    assert_int_equal(peers.num_early, 2);
+    close_all(&peers);
+}
+
+static void open_calls_and_kept_answers_above_their_bounds_are_counted(void **state) {
+    (void)state;
+    gs_rpc_peers peers;
+    gs_rpc_calls calls;
+    open_four(&peers);
+    gs_rpc_calls_init(&calls, &peers, NULL, NULL);
+    gs_rpc_connection *connection = hear(&peers, 4, SECOND);
+    gs_frame frame = {.kind = GS_FRAME_REQUEST, .method = GS_EXCHANGE};
+    for (frame.seq = 1; frame.seq <= 4096; frame.seq++)
+        assert_non_null(gs_rpc_calls_open(&calls, connection, &frame, false, gs_deadline_in_seconds(60)));
+    assert_int_equal(calls.num_over, 0);
+    assert_null(gs_rpc_calls_open(&calls, connection, &frame, false, gs_deadline_in_seconds(60)));
+    assert_int_equal(calls.num_over, 1);
+    gs_rpc_call_entry *call;
+    for (int i = 0; i < 9; i++)
+        gs_rpc_calls_answer(&calls, TAILQ_FIRST(&connection->session->calls), GS_OK, calloc(1, 1 << 20), 1 << 20);
+    assert_int_equal(connection->session->num_answered, 8);
+    assert_int_equal(calls.num_unkept, 1);
+    while ((call = TAILQ_FIRST(&connection->session->calls))) gs_rpc_calls_drop(&calls, call);
+    while ((call = TAILQ_FIRST(&connection->session->answered))) gs_rpc_calls_drop(&calls, call);
+    gs_rpc_calls_release(&calls);
+    close_all(&peers);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_connection_has_the_pace_of_all),
@@ -285,6 +349,9 @@ int main(void) {
         cmocka_unit_test(what_many_are_told_is_kept_once),
         cmocka_unit_test(requests_that_wait_have_a_bound_in_bytes),
         cmocka_unit_test(ends_that_wait_have_a_bound_in_bytes),
+        cmocka_unit_test(connections_above_their_bound_are_refused_and_counted),
+        cmocka_unit_test(sessions_that_are_forgotten_before_their_time_are_counted),
+        cmocka_unit_test(open_calls_and_kept_answers_above_their_bounds_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
