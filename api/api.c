@@ -12,7 +12,7 @@
 #include "api/routes/routes.h"
 #include "core/log.h"
 
-enum { MAX_STREAMS = 64, MAX_READERS_STREAMS = 16, MAX_READERS = 256, STREAMS_END_MS = 3000, CHANGES_PER_SECOND = 100, CHANGES_AT_ONCE = 500 };
+enum { MAX_STREAMS = 64, MAX_READERS_STREAMS = 16, MAX_READERS = 256, STREAMS_END_MS = 3000, ANSWER_MS = 10000, CHANGES_PER_SECOND = 100, CHANGES_AT_ONCE = 500 };
 
 struct gs_api {
     gs_api_services services;
@@ -26,6 +26,7 @@ static gs_status open_services(gs_api *api, const gs_api_options *options) {
     gs_api_services *services = &api->services;
     services->hosted = strncmp(options->rpc_endpoint, "inproc://", 9) == 0;
     services->begin_ns = gs_now_ns();
+    services->answer_ms = options->answer_ms ? options->answer_ms : ANSWER_MS;
     services->routes = gs_routes;
     services->num_routes = gs_num_routes;
     GS_TRY(gs_shared_document_make(&services->openapi, gs_openapi_document(gs_routes, gs_num_routes)));

@@ -33,6 +33,7 @@ typedef struct gs_api_options {
     bool insecure_no_tls;   // serve another address than a loopback one unencrypted (a proxy in front encrypts)
     const char *allow_host;    // names in Host besides our own: api/http/hosts.h; may be NULL
     int64_t request_ms;        // a request must have arrived within this; 0: 10 s
+    int64_t answer_ms;         // what the coordinator is asked must be answered within this, except a measurement of hosts; 0: 10 s
     unsigned max_per_address;  // connections; 0: 128
 } gs_api_options;
 
@@ -43,7 +44,7 @@ GS_NODISCARD gs_status gs_api_start(gs_api **out, const gs_api_options *options)
 // The address that it really has: "127.0.0.1:8470". Valid until stop.
 const char *gs_api_address(const gs_api *api);
 const char *gs_api_readonly_address(const gs_api *api);  // the same of the second one; NULL: there is none
-// Ends open streams, waits for requests in flight (at most 10 s each), closes. NULL is fine.
+// Ends open streams, waits for requests in flight (at most as long as an answer may take), closes. NULL is fine.
 void gs_api_stop(gs_api *api);
 
 #endif

@@ -13,7 +13,7 @@
 #include "core/digest.h"
 
 // A measurement of 16 hosts: 15 rounds of at most 6 s.
-enum { EXAMINATION_MS = 105000, RPC_MS = 10000, RPC_DISCONNECTED_MS = 1000, BODY_TURN_MS = 2000 };
+enum { EXAMINATION_MS = 105000, DISCONNECTED_MS = 1000, BODY_TURN_MS = 2000 };
 // What values take in memory, from above: an object with nothing in it, read and checked and written anew; and for each byte of text,
 // since a number is two.
 enum { CONTAINER_COST = 2000, BYTE_COST = 40, SMALL_COST = 256 << 10 };
@@ -205,9 +205,9 @@ gs_json *gs_route_call_read_body(gs_route_call *call) {
     return body;
 }
 
-static gs_deadline rpc_deadline(gs_rpc_client *client, gs_method method) {
-    int64_t patience_ms = method == GS_EXAMINE_WORKERS ? EXAMINATION_MS : RPC_MS;
-    return gs_deadline_in_ms(gs_rpc_client_connected(client) ? patience_ms : RPC_DISCONNECTED_MS);
+static gs_deadline rpc_deadline(const gs_api_services *services, gs_method method) {
+    int64_t patience_ms = method == GS_EXAMINE_WORKERS ? EXAMINATION_MS : services->answer_ms;
+    return gs_deadline_in_ms(gs_rpc_client_connected(services->client) ? patience_ms : DISCONNECTED_MS);
 }
 
 // Takes the details.
@@ -227,7 +227,7 @@ static void answer_failure(gs_route_call *call, gs_status status, gs_json *detai
 bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *request,
                        gs_json **reply) {
     gs_rpc_client *client = call->services->client;
-    gs_status status = gs_rpc_call(client, method, request, reply, rpc_deadline(client, method));
+    gs_status status = gs_rpc_call(client, method, request, reply, rpc_deadline(call->services, method));
     if (!status.code) return true;
     answer_failure(call, status, *reply);
     *reply = NULL;
@@ -349,7 +349,7 @@ void gs_route_call_forward(gs_route_call *call) {
     size_t bytes;
     gs_json *details;
     gs_status status = gs_rpc_call_text(client, call->match->route->method, call->args, &text, &bytes, &details,
-                                        rpc_deadline(client, call->match->route->method));
+                                        rpc_deadline(call->services, call->match->route->method));
     if (status.code) {
         answer_failure(call, status, details);
         return;

@@ -32,6 +32,7 @@ void gs_shared_document_release(gs_shared_document *document);
 
 typedef struct gs_api_services {  // borrowed by all requests
     gs_rpc_client *client;
+    int64_t answer_ms;  // how long the coordinator may take
     gs_api_metrics *metrics;
     gs_event_hubs *hubs;
     gs_stream_slots *slots;

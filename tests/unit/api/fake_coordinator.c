@@ -178,7 +178,7 @@ static void run_server(void *ctx, const atomic_bool *stopping) {
     }
 }
 
-static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path, bool are_required, const char *address) {
+static fake_coordinator *start_fake(int64_t request_ms, int64_t answer_ms, const char *tokens_path, bool are_required, const char *address) {
     fake_coordinator *fake = calloc(1, sizeof *fake);
     if (!fake) abort();
     pthread_mutex_init(&fake->lock, NULL);
@@ -221,6 +221,7 @@ static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path,
                           .http_readonly = "127.0.0.1:0",
                           .allow_host = "localhost",  // of raw requests
                           .request_ms = request_ms,
+                          .answer_ms = answer_ms,
                           .tokens_path = tokens_path,
                           .require_token = are_required,
                           .max_per_address = 512};
@@ -230,18 +231,24 @@ static fake_coordinator *start_fake(int64_t request_ms, const char *tokens_path,
 }
 
 fake_coordinator *fake_start(int64_t request_ms) {
-    return start_fake(request_ms, NULL, false, "127.0.0.1:0");
+    return start_fake(request_ms, 0, NULL, false, "127.0.0.1:0");
+}
+
+fake_coordinator *fake_start_with_patience(int64_t request_ms, int64_t answer_ms) {
+    return start_fake(request_ms, answer_ms, NULL, false, "127.0.0.1:0");
 }
 
 fake_coordinator *fake_start_with_tokens(const char *tokens_path, bool are_required) {
-    return start_fake(0, tokens_path, are_required, "127.0.0.1:0");
+    return start_fake(0, 0, tokens_path, are_required, "127.0.0.1:0");
 }
 
 fake_coordinator *fake_start_behind_proxy(const char *tokens_path) {
-    return start_fake(0, tokens_path, true, "0.0.0.0:0");
+    return start_fake(0, 0, tokens_path, true, "0.0.0.0:0");
 }
 
 void fake_stop(fake_coordinator *fake) {
+    // Of a test that failed: its requests are answered, and waited for by nobody.
+    for (int i = 0; i < GS_NUM_METHODS; i++) fake_hold(fake, (gs_method)i, false);
     gs_api_stop(fake->api);
     gs_thread_stop(fake->thread);
     gs_rpc_server_close(fake->server);

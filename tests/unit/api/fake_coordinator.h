@@ -10,10 +10,12 @@ typedef struct fake_coordinator fake_coordinator;
 
 //   request_ms  as in gs_api_options
 fake_coordinator *fake_start(int64_t request_ms);
+//   answer_ms   as in gs_api_options
+fake_coordinator *fake_start_with_patience(int64_t request_ms, int64_t answer_ms);
 // Whose API asks for the tokens of a file, from the start or as soon as there is one.
+fake_coordinator *fake_start_with_tokens(const char *tokens_path, bool are_required);
 // At all addresses, as behind a proxy that encrypts.
 fake_coordinator *fake_start_behind_proxy(const char *tokens_path);
-fake_coordinator *fake_start_with_tokens(const char *tokens_path, bool are_required);
 void fake_stop(fake_coordinator *fake);
 const char *fake_address(const fake_coordinator *fake);  // of the API
 const char *fake_readonly_address(const fake_coordinator *fake);  // of its second one
