@@ -19,6 +19,7 @@
 #include "coordinator/store/files/files.h"
 #include "coordinator/store/files/sweeper.h"
 #include "core/clock.h"
+#include "rpc/json/sealed_json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 
@@ -358,7 +359,8 @@ static void write_file(const char *directory, const char *name, const char *text
 }
 
 static gs_status verify(const char *root, const gs_job *job, const gs_checkpoint_report *report) {
-    gs_work *work = gs_file_work_verify(&(gs_file_root){.checkpoints_dir = root}, job, "step-3", report);
+    const gs_checkpoint item = {.directory = "step-3", .step = 3, .digest = "xxh3:3"};
+    gs_work *work = gs_file_work_verify(&(gs_file_root){.checkpoints_dir = root}, job, &item, report);
     gs_status status = work->base.run(&work->base, NULL);
     gs_work_destroy(work);
     return status;
@@ -397,6 +399,49 @@ static void only_what_was_reported_verifies(void **state) {
     gs_temp_dir_remove(root);
 }
 
+static void write_manifest(const char *directory, const gs_job *job, int step, const char *state_digest) {
+    char text[600], path[700], digest[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(digest, gs_digest_of("abc", 3));
+    snprintf(text, sizeof text,
+             "{\"job\":\"%s\",\"position\":{\"step\":%d},\"state_digest\":\"%s\",\"tensors\":[],"
+             "\"parts\":[{\"name\":\"part-0.safetensors\",\"bytes\":3,\"digest\":\"%s\"}]}",
+             job->id_text, step, state_digest, digest);
+    gs_json *content = NULL;
+    uint64_t bytes;
+    gs_digest sealed;
+    assert_ok(gs_json_parse(&content, text, strlen(text)));
+    snprintf(path, sizeof path, "%s/MANIFEST.json", directory);
+    assert_ok(gs_sealed_json_write(content, path, &bytes, &sealed));
+}
+
+// What could not be read when it was reported is read as its manifest says, if that is of the step that was reported.
+static void what_is_read_again_is_what_was_reported(void **state) {
+    (void)state;
+    char *root = gs_temp_dir_make(), directory[620];
+    gs_job *job = gs_job_create(77, &(gs_job_spec){0});
+    snprintf(directory, sizeof directory, "%s/%s", root, job->id_text);
+    assert_int_equal(mkdir(directory, 0700), 0);
+    strcat(directory, "/step-3");
+    assert_int_equal(mkdir(directory, 0700), 0);
+    assert_int_equal(verify(root, job, NULL).code, GS_NOT_FOUND);
+    write_manifest(directory, job, 3, "xxh3:3");
+    write_file(directory, "part-0.safetensors", "abc");
+    assert_ok(verify(root, job, NULL));
+    write_file(directory, "part-0.safetensors", "abC");
+    assert_int_equal(verify(root, job, NULL).code, GS_DATA_LOSS);
+    write_file(directory, "part-0.safetensors", "abc");
+    write_manifest(directory, job, 4, "xxh3:3");
+    assert_int_equal(verify(root, job, NULL).code, GS_DATA_LOSS);
+    write_manifest(directory, job, 3, "xxh3:4");
+    assert_int_equal(verify(root, job, NULL).code, GS_DATA_LOSS);
+    gs_job *other = gs_job_create(78, &(gs_job_spec){0});
+    write_manifest(directory, other, 3, "xxh3:3");
+    assert_int_equal(verify(root, job, NULL).code, GS_DATA_LOSS);
+    gs_job_destroy(other);
+    gs_job_destroy(job);
+    gs_temp_dir_remove(root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_link_that_is_put_in_the_way_of_a_walk_leads_nowhere),
@@ -410,6 +455,7 @@ int main(void) {
         cmocka_unit_test(a_tree_that_another_removes_is_removed),
         cmocka_unit_test(what_cannot_be_looked_up_is_not_missed),
         cmocka_unit_test(only_what_was_reported_verifies),
+        cmocka_unit_test(what_is_read_again_is_what_was_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
