@@ -2,13 +2,15 @@
 // others when one is killed in the middle of a collective.
 //
 //   nccl_ranks sums WORLD_SIZE    all-reduces of both widths, small and large, and what they must be
-//   nccl_ranks kill WORLD_SIZE    the last rank dies by signal 9 while collectives are under way
+//   nccl_ranks kill WORLD_SIZE    the last rank dies by signal 9 while collectives are under way; the others are out of theirs
+//                                 within OUT_SECONDS, by an error of their own
 //   nccl_ranks first WORLD_SIZE   seconds from opening the device to the first sum; no test
 //
 // Each rank is a process that says it is a host of its own (NCCL_HOSTID): the library then lets
 // several use one GPU, over sockets. That is for tests alone. Exit code 77 where there is no GPU or
 // no NCCL, 1 where they are demanded (tests/support/test_device.h).
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +27,13 @@
 #define OPEN_SECONDS 60.0
 #define RUN_SECONDS 150.0
 #define COLLECTIVE_SECONDS 20.0
+// From the signal until a survivor's collective has failed and its communicator is aborted. The software machine runs
+// a device's threads one after the other, and says nothing of time.
+#ifdef GRADSYNC_CUDA_SIM
+#define OUT_SECONDS 15.0
+#else
+#define OUT_SECONDS 1.0
+#endif
 #define MOST_ELEMENTS ((size_t)1 << 20)
 #define PERIOD 13
 
@@ -114,14 +123,21 @@ static gs_status sums(const gs_rank_env *env) {
     return status;
 }
 
-// Collectives until one fails: a rank that is alone with its peers' silence must come back in time.
+#define OUT "out at "
+
+// Collectives until one fails: a rank that is alone with its peers' silence must come back in time. It notes when it
+// did, by the clock that all processes of a machine share.
 static gs_status until_it_fails(const gs_rank_env *env) {
     rank_state self;
+    char text[48];
     gs_status status = open_rank(&self, env);
+    const bool opened = !status.code;
     for (int i = 0; !status.code; i++) {
         status = allreduce(&self, MOST_ELEMENTS, GS_FP32);
         if (i == 2) gs_rank_note(env, "under way");
     }
+    snprintf(text, sizeof text, OUT "%lld", (long long)gs_now_ns());
+    if (opened) gs_rank_note(env, text);
     close_rank(&self);
     return status;
 }
@@ -155,19 +171,36 @@ static int report(const char *what, int world_size, gs_status status) {
     return status.code != GS_OK;
 }
 
-// The killed rank is seen as killed; the others end by themselves, with an error that is none of
+// Seconds from the signal until the rank's collective had failed; below 0 where it never said so.
+static double seconds_to_leave(const gs_ranks *ranks, int rank, int64_t killed_ns) {
+    const char *note = gs_ranks_note(ranks, rank);
+    if (strncmp(note, OUT, strlen(OUT)) != 0) return -1;
+    return (double)(strtoll(note + strlen(OUT), NULL, 10) - killed_ns) / 1e9;
+}
+
+// Who waits for its own deadline has not noticed that a peer is gone.
+static gs_status check_survivor(const gs_ranks *ranks, int rank, gs_status ended, int64_t killed_ns) {
+    const double seconds = seconds_to_leave(ranks, rank, killed_ns);
+    printf("     rank %d: out %.3f s behind the signal: %s\n", rank, seconds, ended.message);
+    if (ended.code != GS_ABORTED && ended.code != GS_UNAVAILABLE)
+        return gs_error(GS_INTERNAL, "rank %d: %s", rank, ended.code ? ended.message : "no error");
+    if (seconds < 0) return gs_error(GS_INTERNAL, "rank %d does not say when it was out: %s", rank, ended.message);
+    if (seconds > OUT_SECONDS)
+        return gs_error(GS_INTERNAL, "rank %d was out %.3f s behind the signal, not within %.1f s", rank, seconds, OUT_SECONDS);
+    return gs_ok();
+}
+
+// The killed rank is seen as killed; the others end by themselves, in time, with an error that is none of
 // ours.
-static gs_status check_survivors(const gs_status *statuses, int world_size) {
+static gs_status check_survivors(const gs_ranks *ranks, const gs_status *statuses, int world_size, int64_t killed_ns) {
+    gs_status status = gs_ok();
     if (!strstr(statuses[world_size - 1].message, "signal 9"))
         return gs_error(GS_INTERNAL, "the killed rank: %s", statuses[world_size - 1].message);
     for (int rank = 0; rank + 1 < world_size; rank++) {
-        const gs_code code = statuses[rank].code;
-        printf("     rank %d: %s\n", rank, statuses[rank].message);
-        if (code == GS_ABORTED || code == GS_UNAVAILABLE || code == GS_DEADLINE_EXCEEDED) continue;
-        return gs_error(GS_INTERNAL, "rank %d: %s", rank,
-                        code ? statuses[rank].message : "no error");
+        const gs_status found = check_survivor(ranks, rank, statuses[rank], killed_ns);
+        if (!status.code) status = found;
     }
-    return gs_ok();
+    return status;
 }
 
 static gs_status time_first(int world_size) {
@@ -191,11 +224,13 @@ static gs_status kill_one(int world_size) {
     gs_status status = gs_ok();
     for (int rank = 0; rank < world_size && !status.code; rank++)
         status = gs_ranks_wait_note(ranks, rank, "under way", deadline);
+    const int64_t killed_ns = gs_now_ns();
     if (!status.code) gs_ranks_signal(ranks, world_size - 1, SIGKILL);
     const gs_status ended = gs_ranks_wait(ranks, statuses, deadline);
     if (!status.code) status = ended;
+    if (!status.code) status = check_survivors(ranks, statuses, world_size, killed_ns);
     gs_ranks_destroy(ranks);
-    return status.code ? status : check_survivors(statuses, world_size);
+    return status;
 }
 
 int main(int argc, char **argv) {
