@@ -7,7 +7,8 @@
 // A step is forward, backward and AdamW with the product's own parts: graphs of passes, masters in
 // halves for bf16, reducer with gradient norm and non-finite check. Rounds of `steps` steps with
 // the reducer and without it take turns; medians of rounds. Both wait for the device once a step,
-// behind the backward pass. Tokens lie on the device from the start: loading is not measured.
+// behind the backward pass. Buckets are those of a job on a GPU that asks for none, before an order of its gradients is known.
+// Tokens lie on the device from the start: loading is not measured.
 // --peak: what `bench_gpu_kernels matmul` found, for MFU. --offload 1: the optimizer's state lies in the host's memory, and
 // what its update alone takes is said beside what it moves over the link.
 // GRADSYNC_KERNEL_TIMES set, to whatever step: one more step, kernel by kernel and without graphs, as a table.
@@ -26,6 +27,7 @@
 #include "gradsync/reducer/reducer.h"
 #include "kernels/choice.h"
 #include "kernels/kernel_times.h"
+#include "rpc/schema/job_plan.h"
 #include "worker/models/registry.h"
 #include "worker/pass/pass_graph.h"
 
@@ -75,6 +77,7 @@ typedef struct bench {
     gs_optimizer *optimizer;
     gs_arena *arena;
     gs_comm *comm;
+    size_t num_buckets;
     gs_batch batch;
     void *ids;
     double *loss_sum;
@@ -203,9 +206,19 @@ static void open_way(bench *self, step_way *way) {
     must(gs_pass_graphs_create(&way->graphs, &options));
 }
 
+// What the coordinator plans for a job that says nothing of buckets.
+static void plan_buckets(bench *self, gs_bucket_plan *plan) {
+    gs_job_spec *job = must_calloc(1, sizeof *job);
+    gs_fields_set_defaults(job, gs_job_spec_fields);
+    job->world.device = GS_SPEC_DEVICE_CUDA;
+    must(gs_job_plan_make(plan, job, 1, self->specs, self->num_params, NULL));
+    self->num_buckets = plan->num_buckets;
+    free(job);
+}
+
 static void open_reducer(bench *self) {
     gs_bucket_plan plan;
-    must(gs_bucket_plan_one_host(&plan, self->specs, self->num_params, NULL));
+    plan_buckets(self, &plan);
     gs_reducer_options options = {.params = self->specs,
                                   .num_params = self->num_params,
                                   .plan = &plan,
@@ -367,10 +380,10 @@ static void report(bench *self, const char *precision) {
            with, 1e3 * tokens / with, tflops);
     if (set->peak_tflops > 0)
         printf(", MFU %.1f %% of %.0f", 100 * tflops / set->peak_tflops, set->peak_tflops);
-    printf("\nreducer at world 1: %.2f ms without it, %+.2f %% of the step; loss %.4f; %lld of "
+    printf("\nreducer at world 1: %zu buckets, %.2f ms without it, %+.2f %% of the step; loss %.4f; %lld of "
            "%lld passes from graphs\n",
-           without, 100 * (with - without) / without, *self->loss_sum, (long long)counts.launched,
-           (long long)(counts.launched + counts.plain));
+           self->num_buckets, without, 100 * (with - without) / without, *self->loss_sum,
+           (long long)counts.launched, (long long)(counts.launched + counts.plain));
 }
 
 // The same gradients again and again, behind a step: what the update alone takes.

@@ -232,6 +232,39 @@ static void a_parity_plan_has_a_small_bucket_of_1_mib(void **state) {
     expect_plan_of_halves(backwards, 2, 50, 8);
 }
 
+static gs_digest digest_of(const gs_job_spec *of, const gs_param_spec *params, size_t num_params, size_t *num_buckets) {
+    gs_bucket_plan plan;
+    assert_ok(gs_job_plan_make(&plan, of, 1, params, num_params, NULL));
+    const gs_digest digest = gs_bucket_plan_digest(&plan);
+    *num_buckets = plan.num_buckets;
+    gs_bucket_plan_release(&plan);
+    return digest;
+}
+
+// Nothing of what lies in a host's caches counts there. What a benchmark takes for it, the table's defaults, is the same.
+static void a_job_on_gpus_that_says_nothing_has_the_caps(void **state) {
+    (void)state;
+    gs_param_spec params[60];
+    size_t on_gpus, of_defaults, of_parity, on_cpus;
+    gs_job_spec *defaults = calloc(1, sizeof *defaults);
+    assert_non_null(defaults);
+    for (size_t i = 0; i < 60; i++) params[i] = gs_param_spec_make(GS_FP32, 128 << 10, 0, "p%zu", i);
+    gs_fields_set_defaults(defaults, gs_job_spec_fields);
+    defaults->world.device = GS_SPEC_DEVICE_CUDA;
+    const gs_digest bench = digest_of(defaults, params, 60, &of_defaults);
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"world\":{\"device\":\"cuda\"}}");
+    const gs_digest gpus = digest_of(&spec, params, 60, &on_gpus);
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{\"plan\":\"parity\"}}");
+    const gs_digest parity = digest_of(&spec, params, 60, &of_parity);
+    decode("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"world\":{\"device\":\"cpu\"}}");
+    (void)digest_of(&spec, params, 60, &on_cpus);
+    assert_int_equal(on_gpus, 3);
+    assert_true(on_cpus > 3);
+    assert_true(gs_digest_equal(gpus, parity));
+    assert_true(gs_digest_equal(gpus, bench));
+    free(defaults);
+}
+
 static void expect_plan(const char *reducer, int plan) {
     char text[400];
     snprintf(text, sizeof text, "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":%s}", reducer);
@@ -326,6 +359,7 @@ int main(void) {
         cmocka_unit_test(the_plan_of_a_sharded_job_is_fixed),
         cmocka_unit_test(a_fixed_plan_is_the_same_wherever_ranks_are),
         cmocka_unit_test(a_parity_plan_has_a_small_bucket_of_1_mib),
+        cmocka_unit_test(a_job_on_gpus_that_says_nothing_has_the_caps),
         cmocka_unit_test(who_says_nothing_has_plans_made_for_him),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
         cmocka_unit_test(a_plan_of_caps_alone_has_no_small_bucket),
