@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gpu_library.h"
 #include "bench/measure.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
+#include "tests/support/device_library.h"
 
 #define SKIPPED 77
 #define RUNS 21
@@ -396,7 +396,7 @@ int main(int argc, char **argv) {
         printf("skipped: %s\n", status.message);
         return SKIPPED;
     }
-    if (!measures_library(b.device)) return 1;
+    if (!gs_test_has_libraries(b.device)) return 1;
     open_bench(&b);
     if (all || bandwidth) measure_bandwidth(&b);
     if (all || matmul) measure_matmul(&b);

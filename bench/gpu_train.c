@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gpu_library.h"
 #include "bench/measure.h"
 #include "core/random.h"
 #include "gradsync/comm/comm.h"
@@ -28,6 +27,7 @@
 #include "kernels/choice.h"
 #include "kernels/kernel_times.h"
 #include "rpc/schema/job_plan.h"
+#include "tests/support/device_library.h"
 #include "worker/models/registry.h"
 #include "worker/pass/pass_graph.h"
 
@@ -489,7 +489,7 @@ int main(int argc, char **argv) {
         printf("skipped: %s\n", status.message);
         return SKIPPED;
     }
-    if (!measures_library(self.device)) return 1;
+    if (!gs_test_has_libraries(self.device)) return 1;
     open_model(&self);
     open_precision(&self);
     open_optimizer(&self);

@@ -49,9 +49,21 @@ for program in "${programs[@]}"; do cp "$build/$program" "$root/$program"; done
 ldd "${programs[@]/#/$root/}" | sed -n 's/^\t\([^ ]*\) => \(\/[^ ]*\) .*/\1 \2/p' | sort -u |
   grep -Ev '^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl)\.so\.[0-9]+) ' |
   while read -r name from; do cp -L "$from" "$root/lib/$name"; done
+cached() { sed -n "s/^$1:[A-Z]*=\(\/.*\)/\1/p" "$build/CMakeCache.txt"; }
+# header_version FILE PREFIX: 9.19.0 where the header says so in macros PREFIX_MAJOR and so on, none where there is no such header.
+header_version() {
+  local version
+  version=$(sed -n "s/^#define $2_\(MAJOR\|MINOR\|PATCH\|PATCHLEVEL\)[[:space:]]\+\([0-9]\+\).*/\2/p" "$1" 2>/dev/null | paste -sd.) || true
+  echo "${version:-none}"
+}
+toolkit=$(dirname "$(dirname "$(readlink -f "$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)")")")
 {
   echo "commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD || echo ', with changes')"
   echo "CUDA compiler: $(PATH=$PATH:/usr/local/cuda/bin nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)/\1/p')"
+  # Whose headers it was built with: what of these libraries it may look up. tests/gpu/machine.sh asks for cuDNN's.
+  echo "cublaslt: $(header_version "$toolkit/include/cublas_api.h" CUBLAS_VER)"
+  echo "cudnn: $(header_version "$(cached GRADSYNC_CUDNN_INCLUDE)/cudnn_version.h" CUDNN)"
+  echo "nccl: $(header_version "$(cached GRADSYNC_NCCL_INCLUDE)/nccl.h" NCCL)"
   echo "arch: $arch"
   echo "service: $service"
 } >"$root/BUILT"

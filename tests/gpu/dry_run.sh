@@ -28,6 +28,7 @@ unshare -m bash -c 'mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev
   says 77 "no GPU here" tests/gpu/run.sh
   says 77 "no GPU here" bench/gpu.sh
   tar -xf archive.tar.xz
+  says 0 "^cudnn: [0-9n]" cat gradsync-gpu/BUILT
   says 0 "" gradsync-gpu/tests/gpu_kernels --slots
   says 77 "no NVIDIA driver" gradsync-gpu/tests/gpu_kernels
   says 77 "no NVIDIA driver" gradsync-gpu/bin/bench_gpu_kernels --small

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "tests/gpu/kernel_case.h"
 #include "tests/gpu/kernel_test.h"
+#include "tests/support/device_library.h"
 #include "tests/support/test_device.h"
 
 #define SKIPPED 77
@@ -141,17 +142,6 @@ static bool open_devices(kernel_test *test) {
     return false;
 }
 
-// Own tiles would pass here and prove nothing of the library: who wants them says so,
-// GRADSYNC_OWN_PRODUCTS=1.
-static bool has_library(const kernel_test *test) {
-    char arithmetic[256];
-    const char *own = getenv("GRADSYNC_OWN_PRODUCTS");
-    gs_device_arithmetic(test->cuda, arithmetic, sizeof arithmetic);
-    if (!strstr(arithmetic, "matmul=own") || (own && strcmp(own, "1") == 0)) return true;
-    printf("FAIL cuBLASLt was not found (GRADSYNC_CUBLASLT names its file): %s\n", arithmetic);
-    return false;
-}
-
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "--slots") == 0) return count_untested_slots() > 0;
     static kernel_test test;
@@ -166,7 +156,7 @@ int main(int argc, char **argv) {
     printf("seed %" PRIu64 "\n", test.seed);
     const bool is_self_test = argc == 2 && strcmp(argv[1], "--self-test") == 0;
     if (is_self_test) num_failed = kernel_self_test(&test);
-    num_failed += !has_library(&test);
+    num_failed += !gs_test_has_libraries(test.cuda);
     if (!is_self_test) test.sample = sample_from_environment();
     sample_say(&test.sample, "each kernel's checks");
     for (int i = 1; i < argc && !is_self_test; i++) num_failed += run_named(&test, argv[i]);
