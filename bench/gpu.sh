@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How fast it is on this machine's GPU, in one run of under nine minutes, six with an archive: kernels beside the copy of the same run,
-# matrix products, attention, GPT-2 with our trainer's parts and with PyTorch, the reducer's cost, and how long a
-# communicator and a first step take.
+# matrix products, attention, GPT-2 with our trainer's parts and with PyTorch, the reducer's cost, how long a
+# communicator and a first step take, and last what each way to the same results that is off (docs/gpu.md) makes of GPT-2.
 #
 #   bench/gpu.sh [--sim] [--build DIR]
 #     --sim        tiny sizes on the software machine, as a rehearsal of this script: no number means anything
@@ -25,7 +25,7 @@ done
 started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-$([ -n "${GRADSYNC_GPU_ARCHIVE:-}" ] && echo 360 || echo 525)}
 . tests/gpu/machine.sh
 find_device bench/gpu.sh
-built='' why='' part_number=0 shown=1 steps_to_come=10
+built='' why='' part_number=0 shown=1 steps_to_come=17
 logs=${OUT:-$build}/bench-logs
 mkdir -p "$logs" || exit
 # shellcheck disable=SC2317
@@ -74,17 +74,18 @@ part() {
   drop_steps 1
   limit=$(grant $(($1 * patience)))
   shift
-  [ "$lost" -eq 0 ] || { echo "# not run, the device is lost: $*"; return; }
-  [ "$limit" -gt 5 ] || { fail_part "not run, no time left: $*"; return; }
+  [ "$lost" -eq 0 ] || { echo "# not run, the device is lost: $*"; return 1; }
+  [ "$limit" -gt 5 ] || { fail_part "not run, no time left: $*"; return 1; }
   current=$* shown=0
   limited "$limit" "$log" "$@" || code=$?
   cat "$log"
   shown=1
   case $code in
-    0) ;;
+    0) return 0 ;;
     77) fail_part "found nothing to run on: $*" ;;
     *) fail_part "$(say_code $code "$limit"): $*: $(first_failure "$log")" ;;
   esac
+  return 1
 }
 small=() train_124=(--model 124M) train_774=(--model 774M --rounds 3 --steps 6)
 [ $sim -eq 0 ] || { small=(--small) train_124=(--model tiny --rounds 1 --steps 1) train_774=("${train_124[@]}"); }
@@ -130,5 +131,45 @@ if [ "$service" = ON ] && [ -x "$build/bin/gradsync-coordinator" ]; then
 else
   drop_steps 1
   echo "# skipped: needs the service"
+fi
+echo "## Other ways to the same results, one at a time, beside none of them"
+ways=(none GRADSYNC_CUDA_{SHARED_LOSS_ROWS,RESIDUAL_IN_PRODUCT,BIAS_GRAD_IN_PRODUCT,FACTOR_ON_DEVICE,CUDNN_ATTENTION}"=1"
+  'GRADSYNC_MATMUL_CANDIDATES=32 GRADSYNC_MATMUL_WORKSPACE_MIB=128')
+# Whatever else this was started with: none of them is on beside another.
+for way in "${ways[@]:1}"; do
+  read -ra words <<<"$way"
+  unset "${words[@]%%=*}"
+done
+rates=() plain=''
+rate_of() { sed -n 's/^train .* \([0-9.]*\) tokens\/s.*/\1/p' "$1" | tail -n 1; }
+# try_way WAY: its tokens/s, and how many times that of none.
+try_way() {
+  local rate='' note='' words
+  read -ra words <<<"${1#none}"
+  if ! part 40 env "${words[@]}" "$build/bin/bench_gpu_train" "${train_124[@]}" --precision bf16 "${ways_size[@]}"; then
+    rate=failed
+  else
+    rate=$(rate_of "$logs/part_$part_number.log")
+    ! grep -q 'cuDNN does not take an attention' "$logs/part_$part_number.log" || note=', some attention on own kernels'
+  fi
+  [ "$1" != none ] || plain=$rate
+  rates+=("$(awk -v way="${1//GRADSYNC_/}" -v rate="$rate" -v plain="$plain" -v note="$note" 'BEGIN {
+    times = rate + 0 > 0 && plain + 0 > 0 ? sprintf(", %.3f times that of none", rate / plain) : ""
+    text = rate + 0 > 0 ? rate " tokens/s" : rate == "failed" ? rate : "no number"
+    print "way " way ": " text times note }')")
+}
+ways_size=(--rounds 2)
+[ $sim -eq 0 ] || ways_size=(--rounds 1 --steps 1)
+if [ -x "$build/bin/bench_gpu_train" ]; then
+  for way in "${ways[@]}"; do
+    if [[ $way == *CUDNN* ]] && ! has_cudnn; then
+      drop_steps 1
+      rates+=("way ${way#GRADSYNC_}: skipped: $why")
+    else try_way "$way"; fi
+  done
+  printf '# %s\n' "${rates[@]}"
+else
+  drop_steps ${#ways[@]}
+  echo "# skipped: bench_gpu_train needs the worker"
 fi
 exit $failed

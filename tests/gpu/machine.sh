@@ -84,12 +84,21 @@ use_packages() {
   export PATH=$PATH:$root/usr/bin:$root/bin CMAKE_PREFIX_PATH=$root/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
 }
 
+loader_finds() { # SONAME
+  local folder
+  ! grep -q "$1 " <<<"$(ldconfig -p 2>/dev/null)" || return 0  # not through a pipe, which grep would leave early
+  while read -r -d : folder; do
+    [ -z "$folder" ] || [ ! -e "$folder/$1" ] || return 0
+  done <<<"${LD_LIBRARY_PATH:-}:"
+  return 1
+}
+
 # find_library VARIABLE SONAME: names the file of a library that the loader does not find by itself: a toolkit's that nobody told
 # it of, or a Python package's, whose folder is nvidia/cublas/lib or nvidia/cu13/lib.
 find_library() {
   local variable=$1 name=$2 folder file
   [ -z "${!variable:-}" ] || return 0
-  ! grep -q "$name " <<<"$(ldconfig -p 2>/dev/null)" || return 0  # not through a pipe, which grep would leave early
+  ! loader_finds "$name" || return 0
   for file in "$toolkits"/cuda*/lib64/"$name" "$toolkits"/cuda*/targets/*/lib/"$name"; do
     [ ! -e "$file" ] || { export "$variable=$file"; return 0; }
   done
@@ -117,6 +126,18 @@ find_libraries() {
   find_library GRADSYNC_CUBLASLT "libcublasLt.so.$cublaslt_major"
   find_library GRADSYNC_CUDNN libcudnn.so.9
   find_library GRADSYNC_NCCL libnccl.so.2
+}
+
+# has_cudnn: whether attention by cuDNN is worth asking for; where not, `why`: the programs fail where they are asked for it and
+# do not have it.
+has_cudnn() {
+  if [ -n "${built:-}" ]; then
+    grep -q '^cudnn: [0-9]' "$build/BUILT" || { why="the archive was built without cuDNN's headers"; return 1; }
+  elif ! grep -q '^GRADSYNC_CUDNN_INCLUDE:PATH=/' "$build/CMakeCache.txt" 2>/dev/null; then
+    why="built without cuDNN's headers"
+    return 1
+  fi
+  [ "$sim" -eq 1 ] || [ -n "${GRADSYNC_CUDNN:-}" ] || loader_finds libcudnn.so.9 || { why="no libcudnn.so.9 here"; return 1; }
 }
 
 # What can be built here. Fails, with `why`, when not even the library can.

@@ -55,7 +55,7 @@ table() {
 trap table EXIT
 trap 'exit 130' INT TERM HUP
 # Each skip and run takes one off; at the end none is left, so that every step had its share (tests/gpu/steps.sh).
-steps_to_come=19
+steps_to_come=20
 
 # ---- the build
 if ! find_libraries; then
@@ -83,11 +83,15 @@ as_gpu=(env GRADSYNC_TEST_DEVICE=cuda:0) draw=()
 in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout $(($2 * patience)) -j 4 -L '^gpu$' "${@:3}"; }
 ctest_has() { [ "$(ctest --test-dir "$build" -N -L '^gpu$' "$@" | sed -n 's/^Total Tests: //p')" != 0 ]; }
 
+part=''
 families=(attention matmul layernorm loss optim reduce embedding batchnorm activation elementwise low_rank quantize residuals)
-[ $sim -eq 0 ] || { families=(loss quantize) draw=(--draw 6); }  # all are CTest's: every thread is slow there
+[ $sim -eq 0 ] || { families=(loss quantize) draw=(--draw 6) part=GRADSYNC_SAMPLE=8; }  # all are CTest's: every thread is slow there
 run_beside "kernels = CPU twins" 200 4 "${families[@]}" -- "$bin/gpu_kernels"
 run "every kernel has a case" 10 "$bin/gpu_kernels" --slots
 if [ $sim -eq 1 ]; then drop_steps 1; else run "products without cuBLASLt" 60 env GRADSYNC_OWN_PRODUCTS=1 GRADSYNC_CUBLASLT=/nonexistent "$bin/gpu_kernels" matmul; fi
+if has_cudnn; then
+  run "attention by cuDNN" 60 env GRADSYNC_CUDA_CUDNN_ATTENTION=1 ${part:+"$part"} "$bin/gpu_kernels" half_attention half_attention_backward
+else skip "attention by cuDNN" "$why"; fi
 if [ -x "$build/bin/gradsync-conformance" ]; then
   run "GPT-2 vectors, fp32" 90 "${as_gpu[@]}" "$build/bin/gradsync-conformance" gpt2 tests/golden/gpt2_tiny.safetensors
   run "MLP vectors, fp32" 120 "${as_gpu[@]}" "$build/bin/gradsync-conformance" "${draw[@]}" train-mlp tests/golden/ddp_mlp/*.safetensors

@@ -95,6 +95,22 @@ touch "$work/python/nvidia/cu13/lib/"{libcublasLt.so.$cublaslt_major,libcudnn.so
   ldconfig() { printf '\tlibcublasLt.so.%s (libc6,x86-64) => /there\n' "$cublaslt_major"; }
   find_libraries
   [ -z "${GRADSYNC_CUBLASLT:-}" ] || fail "what the loader finds by itself is named: $GRADSYNC_CUBLASLT"
+
+  # Attention by cuDNN: where the build has its headers and the machine its library, by whichever way the loader goes.
+  # shellcheck disable=SC2317
+  ldconfig() { :; }
+  unset GRADSYNC_CUDNN LD_LIBRARY_PATH
+  mkdir -p "$build" "$work/loaded"
+  why=
+  echo 'GRADSYNC_CUDNN_INCLUDE:PATH=GRADSYNC_CUDNN_INCLUDE-NOTFOUND' >"$build/CMakeCache.txt"
+  ! has_cudnn || fail "a build without cuDNN's headers has cuDNN"
+  [[ $why == *headers* ]] || fail "a build without cuDNN's headers says: $why"
+  echo 'GRADSYNC_CUDNN_INCLUDE:PATH=/usr/include' >"$build/CMakeCache.txt"
+  ! has_cudnn || fail "a machine without cuDNN has it"
+  [[ $why == *libcudnn.so.9* ]] || fail "a machine without cuDNN says: $why"
+  touch "$work/loaded/libcudnn.so.9"
+  export LD_LIBRARY_PATH=/nowhere:$work/loaded
+  has_cudnn || fail "cuDNN in LD_LIBRARY_PATH is not found"
 ) || exit
 
 # An archive is taken where its programs start, and refused with the reason where they do not.
