@@ -88,7 +88,11 @@ item coordinator/effects-training dev 'test_fault_coordinator_effects gradsync-w
 # Its disk full at each of its writes: for that one, for twenty, and until somebody is told.
 # shellcheck disable=SC2016
 item coordinator/full-disk dev test_fault_coordinator_full_disk \
-  'GRADSYNC_FULL_WRITES=all "$build/tests/test_fault_coordinator_full_disk"'
+  'GRADSYNC_FULL_WRITES=all "$build/tests/test_fault_coordinator_full_disk" a_full_disk_loses_nothing_that_was_promised'
+# The same of errors of sync, close and rename.
+# shellcheck disable=SC2016
+item coordinator/disk-errors dev test_fault_coordinator_full_disk \
+  'GRADSYNC_FULL_WRITES=all "$build/tests/test_fault_coordinator_full_disk" a_disk_that_gives_errors_loses_nothing_that_was_promised'
 # Bits of its data directory flipped while it was away.
 # shellcheck disable=SC2016
 item coordinator/damage dev test_fault_coordinator_damage 'GRADSYNC_DAMAGES=300 "$build/tests/test_fault_coordinator_damage"'

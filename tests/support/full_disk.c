@@ -27,11 +27,13 @@ __attribute__((constructor)) static void begin(void) {
     if (memory != MAP_FAILED && root) disk = memory;
 }
 
-static bool refuses(void) {
+static bool refuses(int kind) {
+    int kinds = atomic_load(&disk->kinds), error = atomic_load(&disk->error);
+    if (!((kinds ? kinds : GS_FULL_DISK_WRITES) & kind)) return false;
     int64_t number = atomic_fetch_add(&disk->writes, 1) + 1, first = atomic_load(&disk->first);
     if (first == 0 || number < first || number > atomic_load(&disk->last)) return false;
     atomic_fetch_add(&disk->refused, 1);
-    errno = ENOSPC;
+    errno = error ? error : ENOSPC;
     return true;
 }
 
@@ -40,7 +42,7 @@ static bool is_below(const char *path) {
     return !strncmp(path, root, length) && path[length] == '/';
 }
 
-static bool refuses_file(int file) {
+static bool refuses_file(int file, int kind) {
     struct stat info;
     char link[40], path[4096];
     if (!disk || fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return false;
@@ -48,29 +50,51 @@ static bool refuses_file(int file) {
     ssize_t length = readlink(link, path, sizeof path - 1);
     if (length <= 0) return false;
     path[length] = '\0';
-    return is_below(path) && refuses();
+    return is_below(path) && refuses(kind);
+}
+
+// A directory, too: names are forced out with it.
+static bool refuses_sync(int file) {
+    char link[40], path[4096];
+    if (!disk) return false;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length <= 0) return false;
+    path[length] = '\0';
+    return is_below(path) && refuses(GS_FULL_DISK_SYNCS);
+}
+
+static bool refuses_name(int directory, const char *path) {
+    char link[40], whole[8192];
+    if (!disk) return false;
+    if (directory == AT_FDCWD || path[0] == '/') return is_below(path) && refuses(GS_FULL_DISK_NAMES);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
+    ssize_t length = readlink(link, whole, 4000);
+    if (length <= 0) return false;
+    snprintf(whole + length, sizeof whole - (size_t)length, "/%s", path);
+    return is_below(whole) && refuses(GS_FULL_DISK_NAMES);
 }
 
 static bool refuses_new(const char *path) {
     struct stat info;
-    return disk && is_below(path) && lstat(path, &info) != 0 && refuses();
+    return disk && is_below(path) && lstat(path, &info) != 0 && refuses(GS_FULL_DISK_WRITES);
 }
 
 #define NEXT(name) __typeof__(&name) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 ssize_t write(int file, const void *data, size_t bytes) {
     NEXT(write);
-    return refuses_file(file) ? -1 : next(file, data, bytes);
+    return refuses_file(file, GS_FULL_DISK_WRITES) ? -1 : next(file, data, bytes);
 }
 
 ssize_t pwrite(int file, const void *data, size_t bytes, off_t at) {
     NEXT(pwrite);
-    return refuses_file(file) ? -1 : next(file, data, bytes, at);
+    return refuses_file(file, GS_FULL_DISK_WRITES) ? -1 : next(file, data, bytes, at);
 }
 
 ssize_t pwrite64(int file, const void *data, size_t bytes, off64_t at) {
     NEXT(pwrite64);
-    return refuses_file(file) ? -1 : next(file, data, bytes, at);
+    return refuses_file(file, GS_FULL_DISK_WRITES) ? -1 : next(file, data, bytes, at);
 }
 
 int mkdir(const char *path, mode_t mode) {
@@ -96,6 +120,36 @@ int open64(const char *path, int flags, ...) {
     mode_t mode = mode_of(flags, more);
     va_end(more);
     return (flags & O_CREAT) && refuses_new(path) ? -1 : next(path, flags, mode);
+}
+
+int fsync(int file) {
+    NEXT(fsync);
+    return refuses_sync(file) ? -1 : next(file);
+}
+
+int fdatasync(int file) {
+    NEXT(fdatasync);
+    return refuses_sync(file) ? -1 : next(file);
+}
+
+int close(int file) {
+    NEXT(close);
+    int flags = disk ? fcntl(file, F_GETFL) : -1;
+    bool fails = flags >= 0 && (flags & O_ACCMODE) != O_RDONLY && refuses_file(file, GS_FULL_DISK_CLOSES);
+    int error = errno, closed = next(file);
+    if (!fails) return closed;
+    errno = error;
+    return -1;
+}
+
+int rename(const char *from, const char *to) {
+    NEXT(rename);
+    return refuses_name(AT_FDCWD, to) ? -1 : next(from, to);
+}
+
+int renameat(int from, const char *old, int to, const char *name) {
+    NEXT(renameat);
+    return refuses_name(to, name) ? -1 : next(from, old, to, name);
 }
 
 // The C library writes what it has buffered past the functions above: a stream of ours goes through them.
