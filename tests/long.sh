@@ -148,17 +148,18 @@ item options/matrix dev test_multiprocess_option_matrix 'GRADSYNC_MATRIX=all "$b
 # shellcheck disable=SC2016
 item options/hosts dev test_multiprocess_option_matrix \
   'GRADSYNC_MATRIX=all GRADSYNC_MATRIX_HOSTS=aabb "$build/tests/test_multiprocess_option_matrix"'
-# Mutations of every file and message that comes from elsewhere.
-for parser in safetensors token_file idx job_spec rpc_frame http_fields timeline_view rpc_requests; do
-  item "fuzz/$parser" dev "fuzz_$parser" "\"\$build/tests/fuzz_$parser\" tests/fuzz/corpus/$parser 2000000"
+# Every parser of what comes from elsewhere, as tests/fuzz/CMakeLists.txt has them.
+parsers=$(sed -n 's/^gradsync_fuzz(\([a-z_]*\) .*/\1/p' tests/fuzz/CMakeLists.txt)
+[ -n "$parsers" ] || { echo "tests/fuzz/CMakeLists.txt names no target"; exit 70; }
+for parser in $parsers; do
+  mutations=2000000 rounds=
+  # Of whole requests a server answers some thousands in a second.
+  [ "$parser" = http_request ] && mutations=200000 rounds='GRADSYNC_FUZZ_ROUND=100000 '
+  # Mutations of every file and message, without a fuzzer.
+  item "fuzz/$parser" dev "fuzz_$parser" "\"\$build/tests/fuzz_$parser\" tests/fuzz/corpus/$parser $mutations"
+  # The same entry points under a fuzzer that sees which edges an input takes (clang): ten million, and until the last million brings none.
+  item "guided/$parser" fuzz "fuzz_${parser}_live" "${rounds}tests/fuzz/guided.sh \"\$build/bin/fuzz_${parser}_live\" tests/fuzz/corpus/$parser"
 done
-# The same entry points under a fuzzer that sees which edges an input takes (clang): ten million, and until the last million brings none.
-for parser in access config_file http_fields idx job_spec keys manifest net_words part_file rpc_frame rpc_requests safetensors sealed_json step_record timeline_view token_file; do
-  item "guided/$parser" fuzz "fuzz_${parser}_live" "tests/fuzz/guided.sh \"\$build/bin/fuzz_${parser}_live\" tests/fuzz/corpus/$parser"
-done
-# Of whole requests a server answers some thousands in a second.
-item guided/http_request fuzz fuzz_http_request_live \
-  "GRADSYNC_FUZZ_ROUND=100000 tests/fuzz/guided.sh \"\$build/bin/fuzz_http_request_live\" tests/fuzz/corpus/http_request"
 # Between hosts: ranks killed and frozen at drawn moments amid sums that reveal every contributor, packets dropped; and
 # communicators that are made and left again and again.
 # shellcheck disable=SC2016

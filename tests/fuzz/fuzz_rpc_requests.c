@@ -4,10 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/observe/reports/job_metrics.h"
+#include "coordinator/observe/reports/stragglers.h"
 #include "coordinator/serve/decode_agent.h"
 #include "coordinator/serve/decode_people.h"
 #include "coordinator/serve/decode_trainer.h"
 #include "rpc/plan/plan_message.h"
+#include "rpc/schema/step_record.h"
 #include "tests/fuzz/fuzz.h"
 
 static void require(bool holds) {
@@ -164,6 +167,32 @@ static void decode_fault(const gs_json *request) {
     require(facts.reporter >= -1 && facts.reporter < GS_FAULT_MAX_RANKS);
 }
 
+static void ignore(void *ctx, const gs_json *entry) {
+    (void)ctx;
+    (void)entry;
+}
+
+// A worker of before tells its steps so. What is read can be shown, and packed as those of today do; and is taken among the reports of a job.
+static void decode_step(const gs_json *request) {
+    static gs_job_metrics *metrics;
+    static gs_report_rows rows, rows_again;
+    static uint8_t record[GS_STEP_RECORD_MAX_BYTES];
+    gs_engine_event event = {0};
+    gs_step_report report, again;
+    gs_step_report_from_json(&report, &rows, request);
+    gs_decode_step(&event, &report);
+    require(event.step.applied_step >= 0 && event.step.applied_step <= (report.step < 0 ? 0 : report.step));
+    require(isfinite(event.step.step_seconds) && event.step.step_seconds >= 0);
+    free(text_of(gs_step_report_to_json(&report)));
+    size_t bytes = gs_step_record_pack(record, &report);
+    require(bytes <= sizeof record);
+    gs_status status = gs_step_record_unpack(&again, &rows_again, record, bytes);
+    if (!status.code) require(again.num_buckets == report.num_buckets && again.num_history == report.num_history);
+    if (!metrics && !(metrics = gs_job_metrics_create())) abort();
+    gs_job_metrics_take(metrics, 0, 1, &report, &(gs_metrics_record){ignore, NULL});
+    require(isfinite(gs_stragglers_view(gs_job_metrics_stragglers(metrics), 0).lag_seconds));
+}
+
 static void decode_stop(const gs_json *request) {
     gs_engine_event event = {0};
     if (gs_decode_stop_job(&event, request).code) return;
@@ -208,6 +237,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (!space) return 0;
     size_t name_len = (size_t)(space - name);
     if (gs_json_parse_foreign(&request, space + 1, bytes - name_len - 1).code) return 0;
+    if (is_named("Step", name, name_len)) decode_step(request);
     if (is_named("Fault", name, name_len)) decode_fault(request);
     if (is_named("StopJob", name, name_len)) decode_stop(request);
     if (is_named("CreateJob", name, name_len)) decode_create(request);

@@ -386,7 +386,8 @@ static void take_report(gs_examination *self, examined *host, const gs_json *rep
     gs_json_release(host->report);
     host->report = gs_json_copy(report);
     double between = gs_seconds_since(self->asked_ns);
-    double offset = (double)(gs_json_int_or(report, "wall_ms", 0) - self->asked_wall_ms) / 1000 - between / 2;
+    // In floating point: a host may say any number.
+    double offset = ((double)gs_json_int_or(report, "wall_ms", 0) - (double)self->asked_wall_ms) / 1000 - between / 2;
     gs_json_remove(host->report, "wall_ms");
     gs_json_set_double(host->report, "clock_offset_seconds", offset);
     gs_json_set_double(host->report, "clock_offset_error_seconds", between / 2);
