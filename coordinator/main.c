@@ -30,9 +30,10 @@
 
 #define EXIT_GRACE_SECONDS 30
 #define DAY_NS (86400.0 * (double)GS_NS_PER_SEC)
-#define MOST_LIVE_JOBS 10000   // that wait and train
-#define MOST_KEYS 100000       // of requests of a day
-#define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API
+#define MOST_LIVE_JOBS 10000    // that wait and train
+#define MOST_ENDED_ABOVE 10000  // --keep-jobs, until they are forgotten
+#define MOST_KEYS 100000        // of requests of a day
+#define FILES_WANTED 12000      // one for each of 10,000 trainers, agents of 8 slots, and the API
 
 typedef struct coordinator_settings {
     char *http, *http_readonly, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace, *tls_cert, *tls_key, *keyed_control;
@@ -288,6 +289,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
     gs_coordinator_options options = {.timing = &timing,
                                       .retention = {.ended_jobs = (size_t)settings->keep_jobs,
                                                     .ended_ns = (int64_t)(settings->keep_days * DAY_NS),
+                                                    .ended_above = MOST_ENDED_ABOVE,
                                                     .live_jobs = MOST_LIVE_JOBS,
                                                     .keys = MOST_KEYS},
                                       .data_dir = state->data_dir,

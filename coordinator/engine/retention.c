@@ -8,7 +8,10 @@
 #include "core/clock.h"
 
 #define LOOK_NS GS_NS_PER_SEC
-#define MOST_AT_ONCE 50  // a second: they share the disk with jobs that train
+// At a time: for what each of them costs the loop, and a look later where there are more of them.
+#define MOST_AT_ONCE 50
+#define LOOK_AGAIN_NS (100 * GS_NS_PER_MS)
+#define MOST_ON_THEIR_WAY 100  // to the disk, which they share with jobs that train
 
 gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job) {
     return (gs_tombstone){
@@ -60,6 +63,14 @@ static int by_end(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
+static bool is_going(const gs_job *job) { return gs_job_state_terminal(job->state) && job->held_back; }
+
+static size_t count_going(const gs_state *state) {
+    size_t count = 0;
+    for (size_t i = 0; i < state->jobs.count; i++) count += is_going(state->jobs.items[i]);
+    return count;
+}
+
 // Whoever ended first is first; the table has who was created first.
 static gs_job **take_ended(const gs_state *state, size_t *count) {
     gs_job **jobs = gs_model_alloc(state->jobs.count, sizeof *jobs);
@@ -86,13 +97,14 @@ static void tell_forgotten(gs_engine *engine) {
                 "%zu ended jobs are forgotten: %zu are too old, %zu too many; their checkpoints stay", old + many, old, many);
 }
 
-static void forget_due(gs_engine *engine) {
+// True when as many were asked for as may be at a time: there may be more.
+static bool forget_due(gs_engine *engine) {
     const gs_state *state = &engine->state;
-    size_t ended, asked = 0;
+    size_t ended, asked = 0, going = count_going(state);
     gs_job **jobs = take_ended(state, &ended);
     size_t most = state->retention.ended_jobs ? state->retention.ended_jobs : SIZE_MAX;
     size_t too_many = ended > most ? ended - most : 0;
-    for (size_t i = 0; i < ended && asked < MOST_AT_ONCE; i++) {
+    for (size_t i = 0; i < ended && asked < MOST_AT_ONCE && going + asked < MOST_ON_THEIR_WAY; i++) {
         bool old = is_old(state, jobs[i]);
         if (!old && i >= too_many) break;
         // One that cannot go yet goes later; a younger one does not go in its place.
@@ -101,6 +113,7 @@ static void forget_due(gs_engine *engine) {
         asked++;
     }
     free(jobs);
+    return asked == MOST_AT_ONCE || going + asked >= MOST_ON_THEIR_WAY;
 }
 
 void gs_retention_tick(gs_engine *engine) {
@@ -108,12 +121,25 @@ void gs_retention_tick(gs_engine *engine) {
     if (state->now_ns - state->retained_ns < LOOK_NS) return;
     state->retained_ns = state->now_ns;
     tell_forgotten(engine);
-    if (is_any_due(state)) forget_due(engine);
+    if (is_any_due(state) && forget_due(engine)) state->retained_ns -= LOOK_NS - LOOK_AGAIN_NS;
 }
 
 static gs_status refuse(gs_engine *engine, const char *limit, gs_status status) {
     gs_mind_count(engine, NULL, GS_COUNT_LIMIT, limit, NULL, 1);
     return status;
+}
+
+// Those that are not forgotten fast enough, because what is seen of them is read yet, or because of the disk.
+static gs_status check_ended(gs_engine *engine) {
+    const gs_state *state = &engine->state;
+    const gs_retention *retention = &state->retention;
+    size_t most = retention->ended_jobs + retention->ended_above, ended = 0;
+    if (!retention->ended_jobs || !retention->ended_above || state->jobs.count < most) return gs_ok();
+    for (size_t i = 0; i < state->jobs.count; i++) ended += gs_job_state_terminal(state->jobs.items[i]->state);
+    if (ended < most) return gs_ok();
+    return refuse(engine, "ended_jobs",
+                  gs_error(GS_RESOURCE_EXHAUSTED, "%zu ended jobs are here already, and %zu are kept: others are forgotten %g s behind their end",
+                           ended, retention->ended_jobs, gs_seconds_of(state->timing.series_keep_ns)));
 }
 
 gs_status gs_retention_check(gs_engine *engine, bool has_key) {
@@ -124,6 +150,7 @@ gs_status gs_retention_check(gs_engine *engine, bool has_key) {
     if (is_full && state->keys.count >= retention->keys)
         return refuse(engine, "idempotency_keys",
                       gs_error(GS_RESOURCE_EXHAUSTED, "%zu idempotency keys are remembered already", state->keys.count));
+    GS_TRY(check_ended(engine));
     if (!retention->live_jobs || state->jobs.count < retention->live_jobs) return gs_ok();
     size_t live = 0;
     for (size_t i = 0; i < state->jobs.count; i++) live += !gs_job_state_terminal(state->jobs.items[i]->state);

@@ -12,7 +12,7 @@ void gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs
 // The disk has forgotten one for this reason.
 void gs_retention_forgot(gs_engine *engine, gs_forget_reason why);
 void gs_retention_tick(gs_engine *engine);
-// RESOURCE_EXHAUSTED: as many jobs wait and train, or as many keys are remembered, as may.
+// RESOURCE_EXHAUSTED: as many jobs wait and train, have ended and are not forgotten yet, or as many keys are remembered, as may.
 GS_NODISCARD gs_status gs_retention_check(gs_engine *engine, bool has_key);
 
 #endif

@@ -29,6 +29,7 @@ typedef struct gs_retention {
     size_t ended_jobs;
     int64_t ended_ns;             // of a job, from its end
     size_t live_jobs, keys;       // one more is refused
+    size_t ended_above;           // ended_jobs, that cannot be forgotten yet: with so many no job is taken
 } gs_retention;
 
 typedef struct gs_state {

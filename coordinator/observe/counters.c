@@ -42,6 +42,7 @@ static const struct {
     [GS_LIMIT_RECALLS] = {"recalls", "as many questions about ended jobs wait as may: one more was refused"},
     [GS_LIMIT_KEYS] = {"idempotency_keys", "as many idempotency keys are remembered as may be: a request with a new one was refused"},
     [GS_LIMIT_JOBS] = {"jobs", "as many jobs wait and train as may: one more was refused"},
+    [GS_LIMIT_ENDED_JOBS] = {"ended_jobs", "more jobs have ended than may be here until they are forgotten: one more was refused"},
     [GS_LIMIT_RECALLED] = {"recalled_jobs", "as many ended jobs are in memory because somebody asked as may be: they are let go"},
     [GS_LIMIT_REMOVALS] = {"removals", "as many removals of checkpoints are owed as may be: one more was refused"},
     [GS_LIMIT_SWEPT] = {"swept_directories", "as many directories without a manifest are watched as may be: others are swept later"},

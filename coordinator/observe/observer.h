@@ -30,6 +30,7 @@ typedef enum gs_limit {
     GS_LIMIT_RECALLS,     // questions about ended jobs that wait for the disk
     GS_LIMIT_KEYS,
     GS_LIMIT_JOBS,
+    GS_LIMIT_ENDED_JOBS,  // that are not forgotten yet
     GS_LIMIT_RECALLED,    // ended jobs that are in memory as a whole
     GS_LIMIT_REMOVALS,    // of checkpoints that are owed
     GS_LIMIT_SWEPT,       // directories that are watched until they are old enough to be swept

@@ -138,7 +138,10 @@ static void perform(gs_play *play, const gs_effect *effect) {
         play->num_plans += effect->member_message.plan != NULL;
         play->num_empty_plans += effect->member_message.plan && !effect->member_message.plan->buckets;
         break;
-    case GS_DO_COUNT: play->num_limits += effect->count.kind == GS_COUNT_LIMIT && !strcmp(effect->count.label, "exchanges"); break;
+    case GS_DO_COUNT:
+        if (play->watched_limit && effect->count.kind == GS_COUNT_LIMIT && !strcmp(effect->count.label, play->watched_limit))
+            play->num_limits++;
+        break;
     case GS_DO_NOTE:
         if (play->watched_reason && !strcmp(effect->note.reason, play->watched_reason)) play->num_watched++;
         break;

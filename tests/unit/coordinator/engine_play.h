@@ -40,7 +40,8 @@ typedef struct gs_play {
     int num_job_rows;
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;
-    int num_limits;  // how often the bounds of exchanges were reached
+    const char *watched_limit;  // how often this bound was said to be reached
+    int num_limits;
     int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges, num_sweeps;
     int num_goes;  // that ranks were told
     int num_removals;  // of checkpoints' files

@@ -119,6 +119,37 @@ static void what_the_disk_does_not_forget_is_not_said_to_be_forgotten(void **sta
     assert_int_equal(play->num_watched, 1);
 }
 
+// As many as several who submit without a pause can end; not so many at once that the loop stands.
+static void hundreds_a_second_are_forgotten(void **state) {
+    gs_play *play = *state;
+    gs_job_table *jobs = &state_of(play)->jobs;
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    for (int i = 0; i < 400; i++) submit_short(play, i);
+    pass(play, 4);
+    assert_int_equal(jobs->count, 401);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 10};
+    pass(play, 2);
+    assert_int_equal(jobs->count, 11);
+}
+
+// It is not asked for more before it has done that, for as long as it takes.
+static void a_slow_disk_is_asked_to_forget_a_hundred_at_a_time(void **state) {
+    gs_play *play = *state;
+    gs_job_table *jobs = &state_of(play)->jobs;
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    for (int i = 0; i < 400; i++) submit_short(play, i);
+    pass(play, 4);
+    play->disk_waits = true;
+    state_of(play)->retention = (gs_retention){.ended_jobs = 10};
+    pass(play, 5);
+    int num_asked = 0;
+    for (size_t i = 0; i < jobs->count; i++) num_asked += jobs->items[i]->held_back;
+    assert_int_equal(num_asked, 100);
+    play->disk_waits = false;
+    pass(play, 4);
+    assert_int_equal(jobs->count, 11);
+}
+
 static gs_engine_event request(gs_play *play, gs_engine_event_kind kind) {
     play->answered = false;
     return (gs_engine_event){.kind = kind, .from = {.call = ++play->last_call, .generation = -1}};
@@ -241,6 +272,27 @@ static void no_more_jobs_and_keys_are_taken_than_are_kept(void **state) {
     assert_int_equal(play->answer.code, GS_RESOURCE_EXHAUSTED);
     assert_int_equal(state_of(play)->jobs.count, count);
     assert_int_equal(state_of(play)->keys.count, 1);
+}
+
+// Who ended a moment ago is not forgotten yet, so what ends faster than that is refused when it is submitted.
+static void jobs_that_end_faster_than_they_may_be_forgotten_are_refused(void **state) {
+    gs_play *play = *state;
+    play->watched_limit = "ended_jobs";
+    for (int i = 0; i < 4; i++) submit_short(play, i);
+    pass(play, 4);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 2, .ended_above = 3};
+    create(play, "a fifth");
+    assert_int_equal(play->answer.code, GS_OK);
+    pass(play, 4);
+    create(play, "a sixth");
+    assert_int_equal(play->answer.code, GS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(play->answer.message, "5 ended jobs are here already, and 2 are kept"));
+    assert_int_equal(play->num_limits, 1);
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    pass(play, 2);
+    create(play, "a sixth");
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_int_equal(play->num_limits, 1);
 }
 
 // Not only behind the next look for such keys.
@@ -380,6 +432,9 @@ int main(void) {
         TEST(a_key_lives_a_day_in_which_a_coordinator_is_there),
         TEST(a_name_that_several_had_deletes_none_of_them),
         TEST(no_more_jobs_and_keys_are_taken_than_are_kept),
+        TEST(hundreds_a_second_are_forgotten),
+        TEST(a_slow_disk_is_asked_to_forget_a_hundred_at_a_time),
+        TEST(jobs_that_end_faster_than_they_may_be_forgotten_are_refused),
         TEST(a_key_whose_life_is_over_keeps_no_other_away),
         TEST(who_deletes_a_job_may_use_its_key_again),
         TEST(an_ended_job_keeps_no_more_checkpoints_than_it_says),

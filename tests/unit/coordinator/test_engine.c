@@ -452,6 +452,7 @@ static gs_code exchange(gs_play *play, const char *tag, size_t characters) {
 static void exchanges_above_their_bounds_are_counted(void **state) {
     gs_play *play = *state;
     char tag[16];
+    play->watched_limit = "exchanges";
     for (int i = 0; i < GS_EXCHANGE_MOST_OPEN; i++) {
         snprintf(tag, sizeof tag, "t/%d", i);
         assert_int_equal(exchange(play, tag, 8), GS_OK);
