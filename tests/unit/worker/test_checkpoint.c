@@ -29,6 +29,7 @@
 #include "worker/checkpoint/manifest.h"
 
 #define PART "part-0.safetensors"
+#define NUM_PLACES 1000
 
 static const char mlp_spec[] =
     "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[30,20,4],\"batch_norm\":\"local\"}},"
@@ -250,7 +251,7 @@ static void a_changed_byte_anywhere_is_found_and_nothing_is_loaded(void **state)
     scramble(&f->state, 10);
     gs_digest untouched = gs_trainer_state_digest(&f->state);
     gs_random_key key = {20261120, 1};
-    for (uint64_t i = 0; i < 200; i++) {
+    for (uint64_t i = 0; i < NUM_PLACES; i++) {
         const char *file = files[i % 2];
         size_t at = gs_random_u64(key, 2 * i) % file_bytes(file);
         unsigned char mask = (unsigned char)(1 + gs_random_u64(key, 2 * i + 1) % 255);

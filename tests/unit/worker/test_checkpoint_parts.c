@@ -26,6 +26,7 @@
 #include "worker/state/hook_tensors.h"
 
 #define NUM_RANKS 3
+#define NUM_PLACES 1000
 
 typedef struct fixture {
     gs_device *device;
@@ -281,7 +282,7 @@ static void a_changed_byte_and_swapped_parts_are_found(void **state) {
     const gs_digest untouched = gs_trainer_state_digest(&f->state);
     static const char *const names[] = {"part-0.safetensors", "part-1.safetensors",
                                         "part-2.safetensors", "MANIFEST.json"};
-    for (uint64_t i = 0; i < 120; i++) {
+    for (uint64_t i = 0; i < NUM_PLACES; i++) {
         const char *path = file(f, names[i % 4]);
         size_t at = gs_random_u64((gs_random_key){20261122, 1}, 2 * i) % file_bytes(path);
         unsigned char mask =
