@@ -179,6 +179,9 @@ static void make_run(gs_engine *engine, gs_job *job, described_rank **world, int
         make_member(engine, &run->members[i], world[i]);
         if (world[i]->running.step > run->step) run->step = world[i]->running.step;
     }
+    // What its ranks were told elsewhere is not known before they are here: as long as most are, or longer.
+    int64_t limit_ns = engine->state.timing.orphan_ns, usual_ns = gs_timing_default.orphan_ns;
+    run->orphan_ns = run->told_orphan_ns = limit_ns > usual_ns ? limit_ns : usual_ns;
     run->phase = GS_RUN_RELOADING;
     run->generation = job->generation;
     run->base_step = run->step;

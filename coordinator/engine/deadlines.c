@@ -102,7 +102,7 @@ static void note_certain_death(gs_engine *engine, gs_run *run) {
 // alone, which is later than their last word here, and the step in which the limit passes is committed first.
 static int64_t stopped_alone_after(const gs_engine *engine, const gs_run *run) {
     const gs_timing *timing = &engine->state.timing;
-    return timing->orphan_ns + timing->agent_dead_ns + (int64_t)(2 * run->longest_step_seconds * (double)GS_NS_PER_SEC);
+    return run->orphan_ns + timing->agent_dead_ns + (int64_t)(2 * run->longest_step_seconds * (double)GS_NS_PER_SEC);
 }
 
 // Who is out of reach may still train, and is not waited for once it can do no harm: when it has said Bye; when the
@@ -135,7 +135,7 @@ static void go_on_without_all(gs_engine *engine, gs_run *run) {
     int back = 0;
     for (int i = 0; i < run->num_members; i++)
         back += run->members[i].stream.call != 0 && run->members[i].stage < GS_MEMBER_LEAVING;
-    if (back == 0 && now_ns - run->phase_since_ns >= engine->state.timing.orphan_ns) {
+    if (back == 0 && now_ns - run->phase_since_ns >= run->orphan_ns) {
         blame_late(engine, run);
         return;
     }

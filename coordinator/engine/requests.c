@@ -429,6 +429,7 @@ static bool write_end(gs_engine *engine, gs_late_answer *answer, gs_job *job) {
 void gs_on_job_stored(gs_engine *engine, const gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
     gs_late_answer *answer = done->ticket ? gs_late_answer_take(engine, done->ticket) : NULL;
+    if (job && job->run && !done->status.code) gs_run_recorded(engine, job->run);
     if (!answer) {
         if (done->status.code && job) write_again(engine, job);
         if (job) gs_farewells_stored(engine, job, done);

@@ -6,6 +6,15 @@
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
 
+// Who is out of reach goes by what a life before this one has said, and all others may hear of a longer limit once it is written down:
+// a next life, with another setting, counts on it.
+static void take_orphan_limit(gs_engine *engine, gs_run *run) {
+    int64_t limit_ns = engine->state.timing.orphan_ns;
+    if (run->orphan_ns >= limit_ns) return;
+    run->orphan_ns = limit_ns;
+    gs_job_touch_now(engine, run->job);
+}
+
 // Its members went on, as far as they had not heard that their generation is over.
 static void resume_run(gs_engine *engine, gs_run *run) {
     const gs_timing *timing = &engine->state.timing;
@@ -15,6 +24,7 @@ static void resume_run(gs_engine *engine, gs_run *run) {
     // Who is back by then has the time to ask that it has in any life.
     if (run->phase == GS_RUN_SETTLING) run->phase_deadline_ns += timing->settle_ns;
     if (run->draining) run->drain_deadline_ns = now_ns + timing->drain_ns;
+    take_orphan_limit(engine, run);
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();

@@ -206,6 +206,8 @@ struct gs_run {
     int64_t drain_deadline_ns;  // 0: nobody drains it
     int64_t progress_ns;        // when step grew last
     double longest_step_seconds;
+    int64_t orphan_ns;       // that its ranks may go on alone: the longest limit that any life of the coordinator has had for them
+    int64_t told_orphan_ns;  // that they are told: of it, what a row on the disk has
     bool has_trained, first_step_seen, draining, saving;
     bool suspicious;  // state is not to be trusted: no apply, no save
     gs_bucket_plan plan;

@@ -18,6 +18,8 @@
 #define STREAM_TICKS 20
 #define BYE_TICKS 60
 #define SETTLE_TICKS 100  // a rank asks for so long before it asks again
+#define ORPHAN (30 * SECONDS)
+#define LONG_ORPHAN (120 * SECONDS)  // what ranks do alone, others are not saved from by that
 #define HEARD_TICKS 35    // what came while the coordinator stood still is heard for `dead_ns` before a deadline is over
 #define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
@@ -57,7 +59,8 @@ struct sim_coordinator {
     held_event *held, **held_end;
 };
 
-static gs_timing timing_of(const sim_world *world) {
+// Each life may have another limit for ranks that hear nobody, longer or shorter than they were told before.
+static gs_timing draw_timing(sim_world *world) {
     gs_timing timing = gs_timing_default;
     timing.tick_ns = 100 * MILLISECONDS;
     timing.heartbeat_ns = 400 * MILLISECONDS;
@@ -75,7 +78,7 @@ static gs_timing timing_of(const sim_world *world) {
     timing.hello_ns = 20 * SECONDS;
     timing.save_ns = 30 * SECONDS;
     timing.drain_ns = 10 * SECONDS;
-    timing.orphan_ns = world->orphan_ns;
+    timing.orphan_ns = dice_chance(&world->dice, 0.3) ? LONG_ORPHAN : ORPHAN;
     timing.absent_ns = 8 * SECONDS;
     timing.longest_pace_ns = 0;
     timing.series_keep_ns = 4 * SECONDS;
@@ -143,6 +146,7 @@ static void fill_member_item(sim_item *item, const gs_effect *effect) {
     item->world_size = run->num_members;
     item->base_step = run->base_step;
     item->send_params = message->send_params;
+    item->orphan_ns = message->orphan_ns;
     item->save = run->saving;
     if (message->order == GS_TELL_PREPARE || message->order == GS_TELL_REPLAN)
         snprintf(item->plan_hash, sizeof item->plan_hash, "%s", message->facts->hash);
@@ -440,7 +444,7 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     (void)what;
     sim_coordinator *coordinator = world->coordinator;
     if (coordinator->engine) return;
-    gs_timing timing = timing_of(world);
+    gs_timing timing = draw_timing(world);
     coordinator->engine = rows_wake_engine(world, &timing);
     if (!coordinator->engine) {
         world_tell(world, "coordinator: it cannot start");

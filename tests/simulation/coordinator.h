@@ -39,7 +39,7 @@ typedef struct sim_item {
     uint32_t epoch;                     // of its start
     uint64_t life;                      // the same
     bool send_params, kill, save;
-    int64_t base_step, resume_step, target, save_every, grace_ns;
+    int64_t base_step, resume_step, target, save_every, grace_ns, orphan_ns;
     char plan_hash[GS_DIGEST_TEXT_LEN];
     char checkpoint[GS_CHECKPOINT_NAME_LEN];  // to resume from; "": none
 } sim_item;

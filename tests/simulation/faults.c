@@ -191,6 +191,12 @@ static void kill_later(sim_world *world, uint64_t whom, void *what) {
     if (!world->is_calm) kill_coordinator(world);
 }
 
+static bool is_host_of(const sim_group *group, const sim_agent *agent) {
+    bool is_of_set = false;
+    for (int i = 0; i < group->num_members; i++) is_of_set |= agent_is_beside(group->members[i]->agent, agent);
+    return is_of_set && agent->host == agent->name;
+}
+
 // The first host of a set is judged silent while the others are just about to be: nobody hears the verdict, and they train on. Then
 // who has judged dies.
 static void cut_in_turn(sim_world *world) {
@@ -198,14 +204,20 @@ static void cut_in_turn(sim_world *world) {
     if (!trainer || !trainer->group) return;
     int64_t at_ns = 0;
     for (int i = 0; i < world->num_agents; i++) {
-        const sim_agent *agent = world->agents[i];
-        bool is_of_set = false;
-        for (int k = 0; k < trainer->group->num_members; k++) is_of_set |= agent_is_beside(trainer->group->members[k]->agent, agent);
-        if (!is_of_set || agent->host != agent->name) continue;
+        if (!is_host_of(trainer->group, world->agents[i])) continue;
         world_after(world, at_ns, cut_later, (uint64_t)i, NULL);
         at_ns += dice_between(&world->dice, 2000, 3500) * MILLISECONDS;
     }
     world_after(world, at_ns + dice_between(&world->dice, 0, 8000) * MILLISECONDS, kill_later, 0, NULL);
+}
+
+// A set goes on alone by what a life of the coordinator has told it, and the next one, which may have another limit, does not hear it.
+static void cut_and_restart(sim_world *world) {
+    const sim_trainer *trainer = any_trainer(world);
+    if (!trainer || !trainer->group) return;
+    for (int i = 0; i < world->num_agents; i++)
+        if (is_host_of(trainer->group, world->agents[i])) cut(world, world->agents[i], 55 * SECONDS);
+    world_after(world, dice_between(&world->dice, 0, 3000) * MILLISECONDS, kill_later, 0, NULL);
 }
 
 static void cut_power(sim_world *world, uint64_t whom, void *what) {
@@ -456,7 +468,7 @@ typedef struct fault_row {
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
     {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
-    {cut_host, 2},       {cut_in_turn, 2},         {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 3},
+    {cut_host, 2},       {cut_in_turn, 2}, {cut_and_restart, 2},        {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 3},
     {lose_sight, 3},     {suspend_and_cut, 2},     {fill_checkpoints, 2},    {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {fail_commits, 2},   {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},

@@ -55,10 +55,10 @@ static void leave_together(sim_world *world, sim_group *group, gs_bye_reason rea
         trainer_leave(world, group->members[i], i != liar ? reason : reason == GS_BYE_DRAINED ? GS_BYE_DATA_ENDED : GS_BYE_DRAINED, exit_code);
 }
 
-bool group_is_orphaned(const sim_world *world, const sim_group *group, int64_t for_ns) {
+bool group_is_orphaned(const sim_world *world, const sim_group *group, int64_t in_ns) {
     for (int i = 0; i < group->num_members; i++) {
         const sim_peer *peer = &group->members[i]->peer;
-        if (peer->connection || world->now_ns - peer->lost_ns < for_ns) return false;
+        if (peer->connection || world->now_ns - peer->lost_ns + in_ns < peer->orphan_ns) return false;
     }
     return true;
 }
@@ -148,7 +148,7 @@ static void step(sim_world *world, uint64_t id, void *what) {
     if (first->applied_step >= first->target) leave_together(world, group, GS_BYE_TARGET_REACHED, 0, "final");
     else if (has_no_data(world, group)) leave_together(world, group, GS_BYE_DATA_ENDED, 0, "final");
     else if (group->drains) leave_together(world, group, GS_BYE_DRAINED, 0, "stop");
-    else if (group_is_orphaned(world, group, world->orphan_ns)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
+    else if (group_is_orphaned(world, group, 0)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
     else {
         switch_plan(group);
         if (first->save_every > 0 && first->applied_step % first->save_every == 0)

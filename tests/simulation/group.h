@@ -24,7 +24,7 @@ sim_group *group_join(sim_world *world, sim_trainer *trainer, const sim_item *st
 // NULL: none. One that trains can commit: all its ranks are there and in it.
 const sim_group *group_that_trains(const sim_world *world, uint64_t job);
 const sim_group *group_of_generation(const sim_world *world, uint64_t job, uint32_t generation);
-bool group_is_orphaned(const sim_world *world, const sim_group *group, int64_t for_ns);  // all of its ranks are
+bool group_is_orphaned(const sim_world *world, const sim_group *group, int64_t in_ns);  // all of its ranks are, by then, each by its own limit
 void group_try_to_step(sim_world *world, sim_group *group);
 void group_drain(sim_group *group);
 // A rank is gone, or does not answer: the others find out, each in its time.

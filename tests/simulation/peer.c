@@ -23,6 +23,7 @@ void peer_see(sim_peer *peer, const sim_item *welcome) {
     snprintf(peer->seen_cluster, sizeof peer->seen_cluster, "%s", welcome->cluster);
     peer->seen_epoch = welcome->epoch;
     peer->seen_life = welcome->life;
+    peer->orphan_ns = welcome->orphan_ns;
 }
 
 gs_seen_life peer_seen(const sim_peer *peer) { return (gs_seen_life){peer->seen_cluster, peer->seen_epoch, peer->seen_life, false}; }

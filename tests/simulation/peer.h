@@ -42,6 +42,7 @@ struct sim_peer {
     char seen_cluster[GS_CLUSTER_NAME_LEN];  // of the coordinator that has welcomed it last; "": none
     uint32_t seen_epoch;
     uint64_t seen_life;
+    int64_t orphan_ns;  // that it goes on alone, as that welcome said
     sim_peer *next;
 };
 

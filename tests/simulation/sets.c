@@ -261,7 +261,7 @@ static bool all_agents_hear(const sim_world *world, const sim_group *group) {
 static bool finds_out_first(const sim_world *world, const sim_group *group) {
     for (int i = 0; i < group->num_members; i++) {
         const sim_trainer *member = group->members[i];
-        bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= world->orphan_ns;
+        bool knows = !member->peer.connection && world->now_ns - member->peer.lost_ns >= member->peer.orphan_ns;
         if (!knows && trainer_moves(world, member) && trainer_is_led(world, member)) return false;
     }
     return true;

@@ -47,7 +47,7 @@ static void check_fault(sim_world *world, const gs_effect *effect) {
     if (!effect->note.fault || effect->note.fault->reporter >= 0 || (strcmp(reason, "WorkerHung") != 0 && strcmp(reason, "WorkerSilent") != 0)) return;
     const sim_group *group = group_of_generation(world, effect->job->id, effect->note.generation);
     if (group && !strcmp(reason, "WorkerSilent") && are_mute(world, group)) return;
-    if (group && is_steady(world, group) && !hides_steps(world, group) && !group_is_orphaned(world, group, world->orphan_ns - 2 * SECONDS))
+    if (group && is_steady(world, group) && !hides_steps(world, group) && !group_is_orphaned(world, group, 2 * SECONDS))
         oracle_fail(world, "%s: \"%s\", and generation %u has stepped all the time", reason, effect->note.message,
                     group->generation);
 }

@@ -15,8 +15,6 @@
 #include "tests/simulation/trainer.h"
 
 #define LIFE (70 * SECONDS)    // with faults
-#define ORPHAN (30 * SECONDS)
-#define LONG_ORPHAN (120 * SECONDS)  // what ranks do alone, others are not saved from by that
 #define CALM (400 * SECONDS)  // at most, until all jobs have ended
 
 const sim_world *world_of_clock;
@@ -94,7 +92,6 @@ void world_create(sim_world *world, const world_options *options) {
     world_of_clock = world;
     world->dice = dice_of_seed(options->seed);
     world->is_of_before = options->seed % 8 == 6;
-    world->orphan_ns = options->seed % 4 == 1 ? LONG_ORPHAN : ORPHAN;
     world->now_ns = SECONDS;
     world->wall_ms = INT64_C(1790000000000);
     world->end_ns = LIFE + CALM;

@@ -73,7 +73,6 @@ struct sim_world {
     sim_sets *sets;
     sim_standing *standing;
     uint64_t last_id;
-    int64_t orphan_ns;  // that ranks train on without a coordinator
     bool is_of_before;  // its workers are of an older release: they don't say how far their trainers are
     bool is_calm;  // no more faults: everything gets well
     long num_events, num_faults;  // that the engine got; that befell anybody

@@ -19,7 +19,7 @@ void gs_tell_welcome(gs_engine *engine, gs_member *member, bool send_params) {
     gs_member_message *message = tell(engine, member, GS_TELL_WELCOME);
     if (!message) return;
     message->cadence = member->told;
-    message->orphan_ns = engine->state.timing.orphan_ns;
+    message->orphan_ns = member->job->run->told_orphan_ns;
     message->send_params = send_params;
 }
 

@@ -222,7 +222,7 @@ static void note_life(gs_engine *engine, gs_run *run, const gs_life_look *life) 
     gs_job_explain(engine, run->job, "RanksCutOff",
                    "its ranks train on, as they say where its checkpoints lie: the network between them and the coordinator is "
                    "cut. The job goes on when it is whole, or after %lld s; `gradsync release` gives them up",
-                   (long long)(engine->state.timing.orphan_ns / GS_NS_PER_SEC));
+                   (long long)(run->orphan_ns / GS_NS_PER_SEC));
 }
 
 void gs_on_life_looked(gs_engine *engine, const gs_completion *done) {
@@ -248,5 +248,5 @@ void gs_on_life_looked(gs_engine *engine, const gs_completion *done) {
                        "its ranks have ended or are cut off, and where its checkpoints lie nothing tells which (%s): the job goes on "
                        "when their worker is back, or after %lld s; `gradsync release` gives them up",
                        done->status.code ? done->status.message : "they have not begun to train there",
-                       (long long)(engine->state.timing.orphan_ns / GS_NS_PER_SEC));
+                       (long long)(run->orphan_ns / GS_NS_PER_SEC));
 }

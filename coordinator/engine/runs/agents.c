@@ -127,7 +127,7 @@ static void explain_absence(gs_engine *engine, const gs_agent *agent, bool is_fi
                     "worker %s is gone with its %d ranks, or cut off%s: the job goes on when it is back, or another worker of "
                     "its host (%s) is there, or after %lld s; `gradsync release` says that they are dead",
                     agent->name, count, agent->looks_out ? ", as some looks into its checkpoint directory will tell" : "", agent->host,
-                    (long long)(engine->state.timing.orphan_ns / GS_NS_PER_SEC));
+                    (long long)(run->orphan_ns / GS_NS_PER_SEC));
     }
 }
 

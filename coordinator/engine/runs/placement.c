@@ -191,6 +191,7 @@ static void tell_left_out(gs_engine *engine, gs_job *job, const placement *at) {
 gs_run *gs_placement_make_run(gs_engine *engine, gs_job *job, const gs_schedule_job *decision, gs_slot_pools free) {
     placement at = find_placement(engine, job, decision, free);
     gs_run *run = gs_run_create(job, decision->ranks, engine->state.now_ns);
+    run->orphan_ns = run->told_orphan_ns = engine->state.timing.orphan_ns;
     gs_member *next = run->members;
     for (size_t i = 0; i < at.count; i++) {
         next += place_members(engine, next, at.agents[i], &at.gpu[i], &at.avoided, true, decision->needs_gpu);

@@ -39,6 +39,14 @@ void gs_run_release(gs_engine *engine, gs_run *run) {
     gs_mind_bury(engine, run, (void (*)(void *))gs_run_destroy);
 }
 
+// Any row that this life writes has the limit.
+void gs_run_recorded(gs_engine *engine, gs_run *run) {
+    if (run->told_orphan_ns == run->orphan_ns) return;
+    run->told_orphan_ns = run->orphan_ns;
+    for (int i = 0; i < run->num_members; i++)
+        if (run->members[i].stage < GS_MEMBER_LEAVING) gs_tell_welcome(engine, &run->members[i], false);
+}
+
 void gs_run_drain(gs_engine *engine, gs_run *run, bool save, double grace_seconds) {
     gs_mind_log(engine, GS_SEVERITY_INFO, "draining", "job=%s reason=%s save=%d", run->job->id_text,
                 run->job->stop_reason, save);

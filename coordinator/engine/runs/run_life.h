@@ -30,6 +30,8 @@ void gs_run_try_settle(gs_engine *engine, gs_run *run);
 void gs_member_exited(gs_engine *engine, gs_member *member, int exit_code, int signal, char *log_tail);
 // A step report of a member: progress is the strongest evidence.
 void gs_member_progressed(gs_engine *engine, gs_member *member, int64_t applied_step);
+// A row of it is on the disk.
+void gs_run_recorded(gs_engine *engine, gs_run *run);
 // All rounds end; who is held gets `status`.
 void gs_run_drop_exchanges(gs_engine *engine, gs_run *run, gs_status status);
 // Ends streams and held calls that are left, and forgets the run: its job has none any more.

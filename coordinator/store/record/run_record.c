@@ -2,7 +2,10 @@
 
 #include <stdio.h>
 
+#include "core/clock.h"
+
 #define MAX_MEMBERS 65536
+#define MAX_ORPHAN_SECONDS 1e6  // more than any setting
 
 static gs_json *bye_to_record(const gs_farewell *bye) {
     gs_json *record = gs_json_new_object();
@@ -63,6 +66,9 @@ gs_json *gs_run_to_record(const gs_run *run) {
     gs_json_set_int(record, "base_step", run->base_step);
     gs_json_set_int(record, "step", run->step);
     gs_json_set_double(record, "longest_step_seconds", run->longest_step_seconds);
+    // What a record that does not say it has, as those of earlier releases: their setting may have been a shorter one.
+    if (run->orphan_ns != gs_timing_default.orphan_ns)
+        gs_json_set_double(record, "orphan_seconds", gs_seconds_of(run->orphan_ns));
     gs_json_set_bool(record, "draining", run->draining);
     gs_json_set_bool(record, "saving", run->saving);
     if (run->phase >= GS_RUN_SETTLING) gs_json_set_bool(record, "trained", run->has_trained);
@@ -145,6 +151,12 @@ static bool has_trained(const gs_json *record, gs_run_phase phase) {
     return phase >= GS_RUN_SETTLING && gs_json_bool_or(record, "trained", has_stepped);
 }
 
+static int64_t read_orphan_limit(const gs_json *record) {
+    double seconds = gs_json_double_or(record, "orphan_seconds", 0);
+    bool is_told = seconds > 0 && seconds <= MAX_ORPHAN_SECONDS;
+    return is_told ? (int64_t)(seconds * (double)GS_NS_PER_SEC) : gs_timing_default.orphan_ns;
+}
+
 gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
     gs_run_phase phase;
     bool is_kept = gs_run_phase_from_name(&phase, gs_json_string_or(record, "phase", "")) && has_trained(record, phase);
@@ -159,6 +171,7 @@ gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
     run->base_step = gs_json_int_or(record, "base_step", 0);
     run->step = gs_json_int_or(record, "step", job->step);
     run->longest_step_seconds = gs_json_double_or(record, "longest_step_seconds", 0);
+    run->orphan_ns = run->told_orphan_ns = read_orphan_limit(record);
     run->draining = gs_json_bool_or(record, "draining", false);
     run->saving = gs_json_bool_or(record, "saving", false);
     run->suspicious = gs_json_bool_or(record, "suspicious", false);

@@ -134,6 +134,8 @@ static void perform(gs_play *play, const gs_effect *effect) {
         break;
     case GS_DO_TELL_AGENT: take_order(play, effect); break;
     case GS_DO_TELL_MEMBER:
+        if (effect->member_message.order == GS_TELL_WELCOME && rank_of(play, effect->member->incarnation))
+            rank_of(play, effect->member->incarnation)->orphan_ns = effect->member_message.orphan_ns;
         play->num_goes += effect->member_message.order == GS_TELL_GO;
         play->num_plans += effect->member_message.plan != NULL;
         play->num_empty_plans += effect->member_message.plan && !effect->member_message.plan->buckets;
@@ -335,7 +337,9 @@ void gs_play_say_all(gs_play *play, gs_engine_event_kind kind) {
 
 static void open_engine(gs_play *play) {
     uint32_t epoch = ++play->epoch;
-    must(gs_engine_create(&play->engine, &(gs_engine_options){.timing = &gs_timing_default, .checkpoints_dir = "/c",
+    gs_timing timing = gs_timing_default;
+    if (play->orphan_ns) timing.orphan_ns = play->orphan_ns;
+    must(gs_engine_create(&play->engine, &(gs_engine_options){.timing = &timing, .checkpoints_dir = "/c",
                                                               .cluster = "c", .epoch = epoch, .life = epoch,
                                                               .first_generation = epoch * GS_GENERATION_BLOCK}));
     for (uint32_t i = 1; i <= epoch; i++) gs_engine_adopt_life(play->engine, i, i);

@@ -10,6 +10,7 @@
 
 typedef struct gs_play_rank {
     uint64_t incarnation, launch_token;
+    int64_t orphan_ns;  // that it may go on alone, as its last welcome said
     bool ordered_to_stop, ordered_to_die, ordered_after_welcome;
     bool is_gone;  // ended, and its agent has not told it: one that comes back does not list it
 } gs_play_rank;
@@ -66,6 +67,7 @@ typedef struct gs_play {
     uint64_t says_it_runs;         // the incarnation of all that it runs then, which is none of its own; 0: what was started
     uint32_t ahead;                // of the generation that is known here, as what it runs then
     uint32_t left_by;              // a generation, which has left its fence among the job's checkpoints
+    int64_t orphan_ns;             // the setting of the next life; 0: the usual
     int num_ended;  // jobs that the next life finds besides, before its own
     struct gs_play_disk *disk;  // owned
 } gs_play;

@@ -136,6 +136,51 @@ static void whose_ranks_have_all_ended_is_over_at_once(void **state) {
     assert_int_equal(job_of(play)->restarts, 1);
 }
 
+// Out of reach they train on for as long as they were told, whatever the setting is now.
+static void who_was_told_a_longer_limit_is_waited_for_that_long(void **state) {
+    gs_play *play = *state;
+    int64_t told_ns = gs_timing_default.orphan_ns;
+    assert_int_equal(play->ranks[0].orphan_ns, told_ns);
+    play->orphan_ns = 10 * GS_NS_PER_SEC;
+    gs_play_reopen_without_worker(play);
+    uint32_t generation = job_of(play)->generation;
+    gs_play_wait(play, told_ns - GS_NS_PER_SEC);
+    assert_non_null(gs_play_run(play));
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_RELOADING);
+    // Who comes back to it is told the same: all ranks of a set have one limit.
+    gs_play_find_worker(play);
+    gs_play_say_all(play, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(play)->generation, generation);
+    assert_int_equal(play->ranks[1].orphan_ns, told_ns);
+    gs_play_silence_lines(play);
+    gs_play_wait(play, told_ns);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    // As long as that, and what they need to notice it: another set may be started then.
+    gs_play_wait(play, gs_timing_default.settle_ns + 3 * gs_timing_default.agent_dead_ns);
+    assert_int_equal(job_of(play)->restarts, 1);
+}
+
+// A third life, whose setting is the first one's again, has to know of it.
+static void a_longer_limit_is_told_once_it_is_written_down(void **state) {
+    gs_play *play = *state;
+    int64_t first_ns = gs_timing_default.orphan_ns, longer_ns = 2 * first_ns;
+    play->orphan_ns = longer_ns;
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    gs_play_reopen(play);
+    gs_play_say_all(play, GS_ON_HELLO);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) assert_int_equal(play->ranks[i].orphan_ns, first_ns);
+    play->disk_says = GS_OK;
+    gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) assert_int_equal(play->ranks[i].orphan_ns, longer_ns);
+    play->orphan_ns = 0;
+    gs_play_reopen_without_worker(play);
+    gs_play_wait(play, longer_ns - GS_NS_PER_SEC);
+    assert_non_null(gs_play_run(play));
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_RELOADING);
+}
+
 static int64_t time_to_launch(gs_play *play) {
     int64_t begin_ns = play->now_ns;
     gs_play_reopen(play);
@@ -186,6 +231,8 @@ int main(void) {
         TEST(who_was_evicted_is_ended_by_the_next_life_too),
         TEST(who_has_ended_is_not_waited_for),
         TEST(whose_ranks_have_all_ended_is_over_at_once),
+        TEST(who_was_told_a_longer_limit_is_waited_for_that_long),
+        TEST(a_longer_limit_is_told_once_it_is_written_down),
         TEST(a_set_that_the_row_does_not_know_has_time_to_say_that_it_is_there),
         cmocka_unit_test(a_run_that_never_trained_is_not_kept),
     };
