@@ -262,6 +262,20 @@ steps_again
 keeps_pace "$since"
 is_undisturbed
 
+claim "C12: data of an older version are brought to this one while trainers train on: they are the job's again"
+since=$(now_ms)
+schema_version() { python3 -c 'import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute("SELECT schema_version FROM meta").fetchone()[0])' "$data/gradsync.db"; }
+kill_coordinator
+same "$(schema_version)" 2 "version of its schema"
+# As a version left them that knew who it is and of whom it was asked, and nothing of what came later.
+edit "UPDATE meta SET schema_version = 1"
+for table in tombstone owed_purge card request_key event_mark; do edit "DROP TABLE $table"; done
+revive
+steps_again
+same "$(schema_version)" 2 "version of its schema"
+keeps_pace "$since"
+is_undisturbed
+
 claim "a record that cannot be read is kept, its trainers are left alone and keep their slots; they are the job's again when it can be"
 since=$(now_ms)
 kill_coordinator

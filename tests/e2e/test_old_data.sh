@@ -11,9 +11,11 @@ ended=$(expected ended)
 half=$(expected half)
 cp -r "$golden/data" "$run/data"
 loss_steps() { get "/v1/jobs/$1/series?name=loss&max_points=4096" | jq -c '[.series[0].points[][0]]'; }
+schema_version() { python3 -c 'import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute("SELECT schema_version FROM meta").fetchone()[0])' "$1/gradsync.db"; }
 num_lines() { curl -fsS -H 'Accept: application/x-ndjson' "$server/v1/jobs/$1/logs?rank=all&level=debug" | wc -l; }
 
 claim "a data directory of version 0.1 opens: the job that had ended is there"
+same "$(schema_version "$run/data")" 1 "version of its schema"
 start_coordinator main "$run/data"
 same "$(job_field "$ended" '"\(.name) \(.state) \(.progress.step)"')" "done succeeded 12" "job"
 same "$(num_lines "$ended")" "$(wc -l <"$golden/data/jobs/$ended/log-0.ndjson")" "lines of its log"
@@ -22,6 +24,9 @@ same "$(get "/v1/jobs/$ended/checkpoints" | jq -c '[.items[] | [.step, .verified
 
 claim "it has the identity of a cluster from now on"
 get /v1/system | jq -e '.cluster | test("^c-[0-9a-f]{16}$")' >/dev/null || fail "cluster: $(get /v1/system)"
+
+claim "programs of before open it no more: its schema has another version from now on"
+same "$(schema_version "$run/data")" 2 "version of its schema"
 
 claim "so is the one that was stopped half-way"
 same "$(job_field "$half" '"\(.name) \(.state) \(.progress.step)"')" "half queued $(expected step)" "job"
@@ -49,7 +54,9 @@ stop_all
 golden=$here/../golden/v0.1-98af560
 claim "a data directory of 98af560 opens: who had ended, who was forgotten and who was deleted"
 cp -r "$golden/data" "$run/later"
+same "$(schema_version "$run/later")" 1 "version of its schema"
 start_coordinator later "$run/later" --keep-jobs 1
+same "$(schema_version "$run/later")" 2 "version of its schema"
 ended=$(expected ended)
 half=$(expected half)
 same "$(job_field "$ended" '"\(.name) \(.state) \(.progress.step) \(.spec.model.kind)"')" "done succeeded 12 mlp" "job"

@@ -4,7 +4,9 @@
 
 #include "coordinator/model/state.h"
 
-#define SCHEMA_VERSION 1
+// 1: without what stands below from `cluster` on, which a program that does not know it would lose sight of: who was deleted, which
+// numbers are given out. An older one refuses this one. Raised with each change that it could not leave alone.
+#define SCHEMA_VERSION 2
 #define LIVES_KEPT 10000
 
 static const char schema[] =
@@ -41,8 +43,8 @@ gs_status gs_store_start_count(gs_store_start *start, int64_t *lived_ms, gs_data
     GS_TRY(gs_database_run(database, "BEGIN IMMEDIATE", "begin"));
     GS_TRY(gs_database_run(database, schema, "schema"));
     GS_TRY(gs_database_read_number(database, &version, "SELECT schema_version FROM meta"));
-    if (version != SCHEMA_VERSION) {
-        return gs_error(GS_FAILED_PRECONDITION, "store: schema version %lld, this program knows %d",
+    if (version < 1 || version > SCHEMA_VERSION) {
+        return gs_error(GS_FAILED_PRECONDITION, "store: schema version %lld, this program knows 1 to %d",
                         (long long)version, SCHEMA_VERSION);
     }
     GS_TRY(gs_database_read_number(database, &epoch, "SELECT coord_epoch FROM meta"));
@@ -56,13 +58,13 @@ gs_status gs_store_start_count(gs_store_start *start, int64_t *lived_ms, gs_data
     }
     GS_TRY(gs_database_read_number(database, lived_ms, "SELECT ms FROM lived"));
     GS_TRY(gs_database_read_text(database, start->cluster, sizeof start->cluster, "SELECT id FROM cluster"));
-    char sql[300];
+    char sql[340];
     snprintf(sql, sizeof sql,
-             "UPDATE meta SET coord_epoch = %lld, generation_mark = %lld;"
+             "UPDATE meta SET schema_version = %d, coord_epoch = %lld, generation_mark = %lld;"
              "UPDATE event_mark SET sequence = %lld;"
              "INSERT OR REPLACE INTO life SELECT %lld, random() & 0x7fffffffffffffff | 1;"
              "DELETE FROM life WHERE epoch < %lld",
-             (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK,
+             SCHEMA_VERSION, (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK,
              (long long)sequence + GS_EVENT_BLOCK, (long long)epoch + 1,
              (long long)epoch + 1 - LIVES_KEPT);
     GS_TRY(gs_database_run(database, sql, "count start"));

@@ -168,6 +168,50 @@ static void keys_of_before_begin_anew(void **state) {
     gs_job_store_close(store);
 }
 
+static int64_t read_version(const store_fixture *fixture) {
+    sqlite3 *database = NULL;
+    sqlite3_stmt *query = NULL;
+    assert_int_equal(sqlite3_open(fixture->path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(database, "SELECT schema_version FROM meta", -1, &query, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(query), SQLITE_ROW);
+    int64_t version = sqlite3_column_int64(query, 0);
+    sqlite3_finalize(query);
+    sqlite3_close(database);
+    return version;
+}
+
+// The programs of version 1 open no other: they would see neither tombstones nor which numbers are given out.
+static void data_of_the_first_version_are_of_this_one_from_their_first_start(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store_close(open_store(fixture, &start));
+    assert_int_equal(read_version(fixture), 2);
+    run_sql(fixture, "UPDATE meta SET schema_version = 1; DROP TABLE cluster; DROP TABLE life; DROP TABLE tombstone; DROP TABLE card;"
+                     "DROP TABLE owed_purge; DROP TABLE lived; DROP TABLE request_key; DROP TABLE event_mark");
+    gs_job_store_close(open_store(fixture, &start));
+    assert_int_equal(start.coordinator_epoch, 2);
+    assert_int_equal(read_version(fixture), 2);
+}
+
+static void data_of_a_version_that_is_not_known_are_left_as_they_are(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store_close(open_store(fixture, &start));
+    static const char *const others[] = {"UPDATE meta SET schema_version = 3", "UPDATE meta SET schema_version = 0"};
+    for (size_t i = 0; i < 2; i++) {
+        gs_job_store *store = NULL;
+        run_sql(fixture, others[i]);
+        gs_status status = gs_job_store_open(&store, &start, fixture->path);
+        assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+        assert_non_null(strstr(status.message, "this program knows 1 to 2"));
+        assert_null(store);
+        assert_int_equal(read_version(fixture), i ? 0 : 3);
+    }
+    run_sql(fixture, "UPDATE meta SET schema_version = 2");
+    gs_job_store_close(open_store(fixture, &start));
+    assert_int_equal(start.coordinator_epoch, 2);  // no start that was refused is counted
+}
+
 static void keys_go_with_a_job_that_is_deleted_not_with_one_that_is_forgotten(void **state) {
     store_fixture *fixture = *state;
     gs_store_start start;
@@ -556,6 +600,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_key_lives_while_coordinators_do, set_up, tear_down),
         cmocka_unit_test_setup_teardown(keys_of_before_begin_anew, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(data_of_the_first_version_are_of_this_one_from_their_first_start, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(data_of_a_version_that_is_not_known_are_left_as_they_are, set_up, tear_down),
         cmocka_unit_test_setup_teardown(keys_go_with_a_job_that_is_deleted_not_with_one_that_is_forgotten, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deleted_job_takes_its_rows_along, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deleted_job_comes_back_with_its_trainers_alone, set_up, tear_down),
