@@ -34,6 +34,7 @@ static const gs_problem problems[] = {
     {"conflict", 409, "The request conflicts with what is there",
      "Names are unique among live jobs; read the resource, then decide."},
     {"wrong_state", 409, "The job's state does not allow this", "Read the job, then decide."},
+    {"unreadable", 409, "The job's record cannot be read", "It is kept. The coordinator's log says why; the version that wrote it can read it."},
     {"ambiguous", 409, "Several jobs match", "Use the full id of one of the candidates."},
     {"in_flight", 409, "A request with this idempotency key is being processed",
      "Wait, then repeat it."},

@@ -49,6 +49,8 @@ static gs_status find_job(gs_engine *engine, gs_job **job, const gs_engine_event
     gs_status status = gs_job_table_find(&engine->state.jobs, job, &candidates, text);
     if (!status.code || !event->from.call) return status;
     if (candidates) refuse_ambiguous(engine, event->from.call, status, text);
+    else if (status.code == GS_FAILED_PRECONDITION)
+        gs_reply_refusal(engine, event->from.call, status, "unreadable", GS_UNREADABLE_HINT);
     else gs_reply_error(engine, event->from.call, status);
     return status;
 }

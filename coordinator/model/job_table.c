@@ -12,7 +12,17 @@ void gs_job_destroy(gs_job *job) {
     gs_job_free(job);
 }
 
+// It has a record again: of its trainers, which were adopted.
+static void drop_unreadable(gs_job_table *table, uint64_t id) {
+    for (size_t i = 0; i < table->num_unreadable; i++) {
+        if (table->unreadable[i] != id) continue;
+        table->unreadable[i] = table->unreadable[--table->num_unreadable];
+        return;
+    }
+}
+
 void gs_job_table_add(gs_job_table *table, gs_job *job) {
+    drop_unreadable(table, job->id);
     table->items = gs_model_grow(table->items, table->count, &table->reserved, sizeof *table->items);
     if (!gs_u64_map_set(&table->by_id, job->id, job)) abort();
     table->items[table->count++] = job;
@@ -63,6 +73,12 @@ static gs_job *find_prefix(const gs_job_table *table, size_t *matches, const cha
     return found;
 }
 
+static bool is_unreadable(const gs_job_table *table, uint64_t id) {
+    for (size_t i = 0; i < table->num_unreadable; i++)
+        if (table->unreadable[i] == id) return true;
+    return false;
+}
+
 gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *candidates, const char *text) {
     *candidates = 0;
     if (!text || !text[0]) return gs_error(GS_INVALID_ARGUMENT, "job: must be an id or a name");
@@ -78,6 +94,9 @@ gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *can
     for (size_t i = table->count; i-- > 0 && !*job;) {
         if (!strcmp(table->items[i]->spec.name, text)) *job = table->items[i];
     }
+    uint64_t id;
+    if (!*job && gs_job_id_parse(&id, text) && is_unreadable(table, id))
+        return gs_error(GS_FAILED_PRECONDITION, "the record of job %s cannot be read", text);
     return *job ? gs_ok() : gs_error(GS_NOT_FOUND, "no job \"%s\"", text);
 }
 
@@ -130,12 +149,6 @@ const gs_tombstone *gs_job_table_tombstone(const gs_job_table *table, uint64_t i
 void gs_job_table_add_unreadable(gs_job_table *table, uint64_t id) {
     table->unreadable = gs_model_grow(table->unreadable, table->num_unreadable, &table->max_unreadable, sizeof *table->unreadable);
     table->unreadable[table->num_unreadable++] = id;
-}
-
-static bool is_unreadable(const gs_job_table *table, uint64_t id) {
-    for (size_t i = 0; i < table->num_unreadable; i++)
-        if (table->unreadable[i] == id) return true;
-    return false;
 }
 
 bool gs_job_table_is_gone(const gs_job_table *table, uint64_t id, bool is_ours) {

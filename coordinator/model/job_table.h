@@ -45,7 +45,9 @@ gs_job *gs_job_table_of_text(const gs_job_table *table, const char *id);  // NUL
 gs_job *gs_job_table_live_name(const gs_job_table *table, const char *name);
 // What people call it: id, unique prefix of at least four characters, the name of a live job or else of the job
 // that carried it last.
-// NOT_FOUND; FAILED_PRECONDITION: several ids begin so, of which *candidates counts those (else 0).
+// NOT_FOUND; FAILED_PRECONDITION: several ids begin so, of which *candidates counts those (else 0), or it is the id of a
+// job whose record could not be read.
+#define GS_UNREADABLE_HINT "it is kept: the coordinator's log says why it cannot be read; the version that wrote it can read it"
 GS_NODISCARD gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *candidates,
                                          const char *text);
 // Of several jobs with this name none is meant more than another: what cannot be undone asks for an id. FAILED_PRECONDITION.

@@ -27,9 +27,10 @@ gs_status gs_observer_find_job(const gs_observer *observer, gs_job **job, gs_jso
     size_t candidates = 0;
     gs_status status = gs_job_table_find(&observer->state->jobs, job, &candidates, text);
     if (!status.code && gs_job_is_unrecorded(*job)) status = gs_error(GS_NOT_FOUND, "no job \"%s\"", text);
-    if (!candidates) return status;
+    if (status.code != GS_FAILED_PRECONDITION) return status;
     *details = gs_json_new_object();
-    gs_json_set_string(*details, "code", "ambiguous");
-    gs_json_set(*details, "candidates", gs_job_candidates_to_view(&observer->state->jobs, text));
+    gs_json_set_string(*details, "code", candidates ? "ambiguous" : "unreadable");
+    if (candidates) gs_json_set(*details, "candidates", gs_job_candidates_to_view(&observer->state->jobs, text));
+    else gs_json_set_string(*details, "hint", GS_UNREADABLE_HINT);
     return status;
 }

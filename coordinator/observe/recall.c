@@ -87,6 +87,14 @@ static waiter *next_come(const gs_recalls *recalls) {
     return it;
 }
 
+// Of a record that is there, as the status of a read says: nobody's question was wrong.
+static gs_json *unreadable_details(void) {
+    gs_json *details = gs_json_new_object();
+    gs_json_set_string(details, "code", "unreadable");
+    gs_json_set_string(details, "hint", GS_UNREADABLE_HINT);
+    return details;
+}
+
 // Handlers may keep their call again: those that wait now have their turn. Each stays in the list until then, for its
 // caller may go away while another one is answered.
 static void arrived(gs_observer *observer, const gs_job *job, bool are_curves, gs_status status) {
@@ -96,7 +104,7 @@ static void arrived(gs_observer *observer, const gs_job *job, bool are_curves, g
     for (waiter *it; (it = next_come(recalls));) {
         unlink_waiter(recalls, it);
         gs_rpc_call_set_data(it->call, NULL);
-        if (status.code) gs_rpc_reply(it->call, status, NULL);
+        if (status.code) gs_rpc_reply(it->call, status, status.code == GS_FAILED_PRECONDITION ? unreadable_details() : NULL);
         else it->handler(observer, it->call, NULL, it->request);
         free_waiter(it);
     }
@@ -108,6 +116,8 @@ static gs_status read_record(gs_write *base, gs_job_store *store) {
     GS_TRY(gs_job_store_recall_job(store, &text, it->job));
     it->bytes = strlen(text);
     gs_status status = gs_job_documents_from_record(&it->documents, it->spec, text);
+    if (status.code == GS_INVALID_ARGUMENT || status.code == GS_DATA_LOSS)
+        status = gs_error(GS_FAILED_PRECONDITION, "the record of the job cannot be read: %.200s", status.message);
     if (!status.code) gs_plan_view_seal(it->documents.plan);
     free(text);
     return status;

@@ -23,6 +23,7 @@
 
 #define MAX_SERIES 20000
 #define REST_LOOK_NS GS_NS_PER_SEC
+#define MOST_UNREADABLE_NAMED 5
 #define RECALLED_NS (60 * GS_NS_PER_SEC)  // kept in case somebody asks again
 
 gs_status gs_observer_create(gs_observer **out, const gs_observer_options *options) {
@@ -311,4 +312,20 @@ void gs_observer_part(gs_observer *observer) {
         gs_job_log_tick(observer, job);
         gs_curves_part(observer, job);
     }
+}
+
+void gs_observer_tell_unreadable(gs_observer *observer) {
+    const gs_job_table *jobs = &observer->state->jobs;
+    char message[400];
+    size_t count = jobs->num_unreadable, shown = count < MOST_UNREADABLE_NAMED ? count : MOST_UNREADABLE_NAMED;
+    if (count == 0) return;
+    int length = snprintf(message, sizeof message, count == 1 ? "%zu job cannot be read and is not shown:" : "%zu jobs cannot be read and are not shown:", count);
+    for (size_t i = 0; i < shown; i++) {
+        char id_text[GS_JOB_ID_LEN];
+        gs_job_id_format(id_text, jobs->unreadable[i]);
+        length += snprintf(message + length, sizeof message - (size_t)length, "%s %s", i ? "," : "", id_text);
+    }
+    if (count > shown) length += snprintf(message + length, sizeof message - (size_t)length, " and %zu others", count - shown);
+    snprintf(message + length, sizeof message - (size_t)length, "; what is stored of %s is kept, and the log says why", count == 1 ? "it" : "them");
+    gs_events_note(observer, GS_SEVERITY_ERROR, "JobsUnreadable", message);
 }

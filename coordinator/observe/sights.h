@@ -32,5 +32,7 @@ void gs_observer_take_sample(gs_observer *observer, gs_job *job, const char *sam
 void gs_observer_tick(gs_observer *observer);
 // The coordinator stops: streams are told, what is behind is submitted to the writer.
 void gs_observer_part(gs_observer *observer);
+// Of jobs whose records this life could not read: people see nothing else of them. Once, when the writer has started.
+void gs_observer_tell_unreadable(gs_observer *observer);
 
 #endif

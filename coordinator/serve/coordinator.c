@@ -230,6 +230,7 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
     gs_write *leftovers = gs_leftovers_create(&coordinator->steps.state->jobs, coordinator->data_dir, coordinator->writer);
     if (leftovers) gs_writer_submit(coordinator->writer, leftovers);
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
+    gs_observer_tell_unreadable(coordinator->observer);
     char path[1200];
     database_path(path, coordinator->data_dir);
     status = gs_integrity_start(&coordinator->integrity, path, coordinator->wake_fd);

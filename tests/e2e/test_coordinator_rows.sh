@@ -283,11 +283,23 @@ edit "UPDATE job SET body = '#' || body"
 revive
 wait_for 30 "its trainers as unknown ones" bash -c "curl -fsS $server/v1/workers | jq -e '.items[0] | .slots_busy == 2 and (.unknown | length == 2)'"
 tail -n 20 "$run/logs/main.log" | grep -q "job not readable" || fail "nothing says so"
+for path in "" /workers /events; do
+  request GET "/v1/jobs/$job$path"
+  same "$status $(body .code)" "409 unreadable" "GET of the job$path"
+done
+request POST "/v1/jobs/$job/stop"
+same "$status $(body .code)" "409 unreadable" "a stop of it"
+request GET /v1/jobs/j-zzzzzzzzzzzz
+same "$status" 404 "GET of a job that nobody knows"
+same "$(metric gradsync_jobs_unreadable)" 1 "the gauge"
+get '/v1/events?limit=500' | jq -e --arg job "$job" '[.items[] | select(.reason == "JobsUnreadable" and .severity == "error" and (.message | contains($job)))] | length == 1' >/dev/null ||
+  fail "no event says so"
 trains_on
 kill_coordinator
 edit "UPDATE job SET body = substr(body, 2)"
 revive
 steps_again
+same "$(metric gradsync_jobs_unreadable)" 0 "the gauge when it can be read"
 keeps_pace "$since"
 is_undisturbed
 

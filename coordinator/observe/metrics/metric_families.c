@@ -39,6 +39,7 @@ FAMILY(gradsync_coordinator_loop_lag_seconds, "How late the loop turns.", GS_GAU
 FAMILY(gradsync_store_failures_total, "Writes of jobs and numbers that the database did not take.", GS_COUNTER, NULL);
 FAMILY(gradsync_metrics_dropped_series_total, "Series refused by the cap.", GS_COUNTER, NULL);
 FAMILY(gradsync_jobs, "Jobs in each state.", GS_GAUGE, "state");
+FAMILY(gradsync_jobs_unreadable, "Jobs whose records this version could not read: kept, and not shown.", GS_GAUGE, NULL);
 FAMILY(gradsync_workers, "Workers in each state.", GS_GAUGE, "state");
 FAMILY(gradsync_unknown_trainers, "Trainers of jobs that are not known here; they keep their slots.", GS_GAUGE, NULL);
 FAMILY(gradsync_unknown_trainer_step, "The step that each of them has applied, as last told.", GS_GAUGE, "trainer", "cluster",
@@ -191,6 +192,7 @@ static void refresh_counts(gs_observer *observer) {
                                 NULL),
                       jobs[i]);
     }
+    set(observer, &gradsync_jobs_unreadable, (double)observer->state->jobs.num_unreadable);
     // A catalogue state that this version cannot reach is still there, at 0.
     static const char *const states[] = {"idle", "running", "lost", "assigned", "draining"};
     double workers[5] = {0}, unknown = 0;

@@ -59,6 +59,7 @@ static void details_name_a_better_code(void **state) {
     assert_maps(GS_INVALID_ARGUMENT, "{\"code\":\"idempotency_mismatch\"}", 422,
                 "idempotency_mismatch");
     assert_maps(GS_RESOURCE_EXHAUSTED, "{\"code\":\"storage_full\"}", 507, "storage_full");
+    assert_maps(GS_FAILED_PRECONDITION, "{\"code\":\"unreadable\"}", 409, "unreadable");
     assert_maps(GS_NOT_FOUND, "{\"code\":\"made up\"}", 404, "not_found");
 }
 

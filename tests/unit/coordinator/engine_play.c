@@ -129,6 +129,7 @@ static void perform(gs_play *play, const gs_effect *effect) {
         if (effect->call != play->last_call) break;
         play->answered = true;
         play->answer = effect->kind == GS_DO_END ? effect->ending : effect->reply.status;
+        snprintf(play->refusal, sizeof play->refusal, "%s", effect->kind == GS_DO_REPLY && effect->reply.code ? effect->reply.code : "");
         play->settlement_saves = effect->kind == GS_DO_REPLY && effect->reply.save;
         play->settlement_applies = effect->kind == GS_DO_REPLY && effect->reply.apply;
         break;

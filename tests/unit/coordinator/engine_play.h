@@ -28,6 +28,7 @@ typedef struct gs_play {
     // Of the last event from outside: how its call was answered.
     bool answered;
     gs_status answer;
+    char refusal[24];  // its code for people; "": none
     bool settlement_saves, settlement_applies;
     // The disk: what it says, whether it keeps what it is asked for later, and how many rows of jobs it got.
     gs_code disk_says, verify_says;  // of rows; of what it reads whole

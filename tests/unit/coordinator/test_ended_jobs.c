@@ -418,6 +418,25 @@ static void of_whom_nobody_says_how_many_all_stay(void **state) {
     assert_int_equal(state_of_former(*state, 0), GS_CHECKPOINT_GOOD);
 }
 
+// Whoever asks for it is told that it is there.
+static void what_cannot_be_read_is_neither_stopped_nor_deleted(void **state) {
+    gs_play *play = *state;
+    char text[GS_JOB_ID_LEN];
+    gs_job_id_format(text, 77);
+    gs_engine_adopt_unreadable(play->engine, 77);
+    delete(play, text, false);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+    assert_string_equal(play->refusal, "unreadable");
+    gs_engine_event event = request(play, GS_ON_STOP_JOB);
+    event.stop = (gs_stop_request){.job = text, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    gs_play_hear(play, &event);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+    assert_string_equal(play->refusal, "unreadable");
+    gs_job_id_format(text, 78);
+    delete(play, text, false);
+    assert_int_equal(play->answer.code, GS_NOT_FOUND);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_play_set_up_training, gs_play_tear_down)
 
 int main(void) {
@@ -432,6 +451,7 @@ int main(void) {
         TEST(a_key_lives_a_day_in_which_a_coordinator_is_there),
         TEST(a_name_that_several_had_deletes_none_of_them),
         TEST(no_more_jobs_and_keys_are_taken_than_are_kept),
+        TEST(what_cannot_be_read_is_neither_stopped_nor_deleted),
         TEST(hundreds_a_second_are_forgotten),
         TEST(a_slow_disk_is_asked_to_forget_a_hundred_at_a_time),
         TEST(jobs_that_end_faster_than_they_may_be_forgotten_are_refused),

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -84,6 +85,32 @@ static void what_was_deleted_is_gone_and_what_nobody_knows_is_not(void **state) 
     gs_job_table_release(&table);
 }
 
+// It is on the disk, and nobody sees more of it than its id.
+static void a_job_whose_record_cannot_be_read_is_not_unknown(void **state) {
+    (void)state;
+    gs_job_table table = {0};
+    char kept[GS_JOB_ID_LEN], other[GS_JOB_ID_LEN];
+    gs_job *job = NULL;
+    size_t candidates = 7;
+    gs_job_id_format(kept, 3);
+    gs_job_id_format(other, 4);
+    gs_job_table_add_unreadable(&table, 3);
+    gs_status status = gs_job_table_find(&table, &job, &candidates, kept);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "the record of job "));
+    assert_int_equal(candidates, 0);
+    assert_int_equal(gs_job_table_find(&table, &job, &candidates, other).code, GS_NOT_FOUND);
+    assert_int_equal(gs_job_table_find(&table, &job, &candidates, "name").code, GS_NOT_FOUND);
+    // Its trainers told what is needed of it: it has a record again, and is as others are, also behind its deletion.
+    job = gs_job_create(3, &(gs_job_spec){0});
+    gs_job_table_add(&table, job);
+    assert_int_equal(table.num_unreadable, 0);
+    gs_job_table_unlink(&table, job);
+    gs_job_destroy(job);
+    assert_int_equal(gs_job_table_find(&table, &job, &candidates, kept).code, GS_NOT_FOUND);
+    gs_job_table_release(&table);
+}
+
 // As worker/launch.h says them; who boots has no place in any generation yet.
 static void words_of_a_trainer_say_where_it_stands(void **state) {
     (void)state;
@@ -156,6 +183,7 @@ int main(void) {
         cmocka_unit_test(what_older_generations_left_is_the_jobs_up_to_its_adoption),
         cmocka_unit_test(what_a_start_went_on_from_is_that_one_and_no_other_of_its_step),
         cmocka_unit_test(what_was_given_up_with_a_disk_is_not_found_again),
+        cmocka_unit_test(a_job_whose_record_cannot_be_read_is_not_unknown),
         cmocka_unit_test(what_was_deleted_is_gone_and_what_nobody_knows_is_not),
         cmocka_unit_test(training_comes_after_starting_or_recovering_alone),
     };

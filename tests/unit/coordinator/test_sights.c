@@ -39,6 +39,8 @@ typedef struct played_call {
     gs_status answer;
     bool says_ended;
     char summary[500], asked[500];  // the last event "Requested" of a list
+    char unreadable[500];           // the last "JobsUnreadable"
+    char code[24];                  // of details
     struct played_call *gone_with_it;  // its caller goes away when this one is answered
 } played_call;
 
@@ -62,12 +64,15 @@ void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *bo
     it->num_answers++;
     it->answer = status;
     it->says_ended = gs_json_bool_or(body, "ended", false);
+    snprintf(it->code, sizeof it->code, "%s", gs_json_string_or(body, "code", ""));
     snprintf(it->summary, sizeof it->summary, "%s", gs_json_string_or(body, "summary", ""));
     const gs_json *items = gs_json_get(body, "items");
     for (size_t i = 0; i < gs_json_count(items); i++) {
         const gs_json *item = gs_json_at(items, i);
+        const char *message = gs_json_string_or(item, "message", "");
+        if (!strcmp(gs_json_string_or(item, "reason", ""), "JobsUnreadable")) snprintf(it->unreadable, sizeof it->unreadable, "%s", message);
         if (strcmp(gs_json_string_or(item, "reason", ""), "Requested") != 0) continue;
-        snprintf(it->asked, sizeof it->asked, "%s", gs_json_string_or(item, "message", ""));
+        snprintf(it->asked, sizeof it->asked, "%s", message);
     }
     gs_json_release(body);
     gs_held *held = other ? other->held : NULL;
@@ -215,6 +220,26 @@ static void who_cannot_be_recalled_is_told_so(void **state) {
     collect_until(it, slow_has_ended);
     assert_int_equal(num_answers, 1);
     assert_int_equal(calls[0].answer.code, GS_UNAVAILABLE);
+}
+
+static gs_status spoil_row(gs_write *base, gs_job_store *store) {
+    (void)base;
+    return gs_job_store_put_job(store, gs_job_id_make(1, 1), "{\"spec\":{}}");
+}
+
+// Its card is readable, so it is shown; of what its record has nobody is told that the question is wrong.
+static void a_record_that_cannot_be_read_is_told_as_that(void **state) {
+    play *it = *state;
+    memset(calls, 0, sizeof calls);
+    atomic_store(&slow.may_end, true);
+    slow.has_ended = false;
+    slow.base = (gs_write){.run = spoil_row, .done = has_ended, .lane = GS_LANE_ROWS};
+    gs_writer_submit(it->observer->writer, &slow.base);
+    collect_until(it, slow_has_ended);
+    assert_true(gs_recall_record(it->observer, it->job, handler_of_nobody, handle_of(&calls[0]), NULL));
+    collect_until(it, first_is_answered);
+    assert_int_equal(calls[0].answer.code, GS_FAILED_PRECONDITION);
+    assert_string_equal(calls[0].code, "unreadable");
 }
 
 // Nor does who asks wait for the commit of others.
@@ -564,6 +589,44 @@ static void each_bound_of_the_control_port_is_told(void **state) {
     it->observer->server = NULL;
 }
 
+static void ask_for_events(const play *it) {
+    gs_json *all = gs_json_new_object();
+    memset(calls, 0, sizeof calls);
+    gs_list_events(it->observer, handle_of(&calls[0]), &(gs_rpc_peer){0}, all);
+    gs_json_release(all);
+    assert_ok(calls[0].answer);
+}
+
+static void find(const play *it, uint64_t id, gs_code expected, const char *code) {
+    char text[GS_JOB_ID_LEN];
+    gs_job_id_format(text, id);
+    gs_json *request = gs_json_new_object(), *details = NULL;
+    gs_json_set_string(request, "job", text);
+    gs_job *job = NULL;
+    assert_int_equal(gs_observer_find_job(it->observer, &job, &details, request).code, expected);
+    assert_string_equal(gs_json_string_or(details, "code", ""), code);
+    gs_json_release(details);
+    gs_json_release(request);
+}
+
+// Its id is all that is known of it: the events of all name it.
+static void jobs_that_cannot_be_read_are_told_of(void **state) {
+    play *it = *state;
+    gs_observer_tell_unreadable(it->observer);
+    ask_for_events(it);
+    assert_string_equal(calls[0].unreadable, "");
+    for (uint64_t id = 70; id < 77; id++) gs_job_table_add_unreadable(&it->state.jobs, id);
+    gs_observer_tell_unreadable(it->observer);
+    ask_for_events(it);
+    char id_text[GS_JOB_ID_LEN];
+    gs_job_id_format(id_text, 70);
+    assert_non_null(strstr(calls[0].unreadable, "7 jobs cannot be read and are not shown: "));
+    assert_non_null(strstr(calls[0].unreadable, id_text));
+    assert_non_null(strstr(calls[0].unreadable, " and 2 others"));
+    find(it, 76, GS_FAILED_PRECONDITION, "unreadable");
+    find(it, 77, GS_NOT_FOUND, "");
+}
+
 static void assert_line(const play *it, int64_t now_ns, const char *has, const char *has_not) {
     char *text;
     gs_json *line = gs_job_to_line(it->job, now_ns);
@@ -689,6 +752,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(who_cannot_be_recalled_is_told_so, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_record_that_cannot_be_read_is_told_as_that, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_recalled_waits_for_no_commit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_rests_behind_its_row, set_up, tear_down),
         cmocka_unit_test_setup_teardown(curves_that_cannot_be_read_are_not_empty, set_up, tear_down),
@@ -698,6 +762,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_resting_job_keeps_nothing_of_its_runs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(jobs_that_cannot_be_read_are_told_of, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_bound_of_the_control_port_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(curves_of_a_disk_that_hangs_are_bounded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
