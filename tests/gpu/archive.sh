@@ -4,29 +4,35 @@
 # need, the C++ runtime too. cuBLASLt and NCCL are looked up on that machine: they are its driver's match, and large.
 #
 #   tests/gpu/archive.sh [--arch 90] [--build DIR] [--library] FILE.tar.xz
+#   tests/gpu/archive.sh [--library] --programs   which those are, and nothing is built
 #     --library    without the service (coordinator, worker, API, command line): no job, no models, which need the worker
 # The archive's folder gradsync-gpu holds bin/, tests/, lib/ and a list of what was built; `GRADSYNC_GPU_ARCHIVE=FILE
 # tests/gpu/run.sh` unpacks it below its build folder and builds nothing. The C library is the machine's: one that is older than
 # this machine's may not start the programs, which run.sh then says, and builds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-arch=90 build=build/gpu-archive service=ON file='' most_bytes=$((64 << 20))
+arch=90 build=build/gpu-archive service=ON lists=0 file='' most_bytes=$((64 << 20))
 while [ $# -gt 0 ]; do
   case $1 in
     --arch) arch=${2:?--arch needs a number}; shift ;;
     --build) build=${2:?--build needs a folder}; shift ;;
     --library) service=OFF ;;
-    -*) sed -n '2,11p' "$0" >&2; exit 64 ;;
+    --programs) lists=1 ;;
+    -*) sed -n '2,12p' "$0" >&2; exit 64 ;;
     *) file=$1 ;;
   esac
   shift
 done
-[ -n "$file" ] || { sed -n '2,11p' "$0" >&2; exit 64; }
-programs=(tests/gpu_kernels tests/gpu_nccl_ranks bin/bench_gpu_kernels)
-targets=(gpu_kernels gpu_nccl_ranks bench_gpu_kernels)
+[ "$file$lists" != 0 ] || { sed -n '2,12p' "$0" >&2; exit 64; }
+# A program's target has its name, but for the command line's.
+programs=(tests/gpu_{kernels,nccl_ranks,cudnn_graph} bin/bench_gpu_kernels)
 if [ $service = ON ]; then
-  programs+=(tests/gpu_{device,stream,graph,models} bin/bench_gpu_train bin/gradsync-conformance bin/gradsync-worker bin/gradsync-coordinator bin/gradsync-api bin/gradsync)
-  targets+=(gpu_{device,stream,graph,models} bench_gpu_train gradsync-conformance gradsync-worker gradsync-coordinator gradsync-api gradsync_cli)
+  programs+=(tests/gpu_{device,stream,graph,models} tests/test_nccl{,_sums,_life,_lanes,_faults,_failures,_library}
+    tests/test_multiprocess_update_ahead bin/bench_gpu_train bin/gradsync{-conformance,-worker,-coordinator,-api,})
+fi
+if [ $lists -eq 1 ]; then
+  printf '%s\n' "${programs[@]}"
+  exit
 fi
 
 # DT_RPATH, which holds for what a library needs as well: libopenblas comes with libgfortran, which a DT_RUNPATH of the
@@ -38,6 +44,10 @@ cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
   -DGRADSYNC_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$arch-real" "-DGRADSYNC_SERVICE=$service" -DGRADSYNC_FAILPOINTS=OFF \
   -DCMAKE_C_FLAGS=-g1 -DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags \
   '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib' >/dev/null
+cached() { sed -n "s/^$1:[A-Z]*=\(\/.*\)/\1/p" "$build/CMakeCache.txt"; }
+[ -n "$(cached GRADSYNC_CUDNN_INCLUDE)" ] || programs=("${programs[@]/tests\/gpu_cudnn_graph}")
+mapfile -t programs < <(printf '%s\n' "${programs[@]}" | grep .)
+mapfile -t targets < <(basename -a "${programs[@]}" | sed 's/^gradsync$/gradsync_cli/')
 cmake --build "$build" -j "${GRADSYNC_BUILD_JOBS:-$(nproc)}" --target "${targets[@]}"
 
 stage=$(mktemp -d)
@@ -49,7 +59,6 @@ for program in "${programs[@]}"; do cp "$build/$program" "$root/$program"; done
 ldd "${programs[@]/#/$root/}" | sed -n 's/^\t\([^ ]*\) => \(\/[^ ]*\) .*/\1 \2/p' | sort -u |
   grep -Ev '^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl)\.so\.[0-9]+) ' |
   while read -r name from; do cp -L "$from" "$root/lib/$name"; done
-cached() { sed -n "s/^$1:[A-Z]*=\(\/.*\)/\1/p" "$build/CMakeCache.txt"; }
 # header_version FILE PREFIX: 9.19.0 where the header says so in macros PREFIX_MAJOR and so on, none where there is no such header.
 header_version() {
   local version

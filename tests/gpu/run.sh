@@ -55,7 +55,7 @@ table() {
 trap table EXIT
 trap 'exit 130' INT TERM HUP
 # Each skip and run takes one off; at the end none is left, so that every step had its share (tests/gpu/steps.sh).
-steps_to_come=20
+steps_to_come=21
 
 # ---- the build
 if ! find_libraries; then
@@ -101,11 +101,18 @@ else
   drop_steps 2
 fi
 others='^gpu_kernels|^gpu_nccl|^conformance'
+# in_archive PROGRAM…: those of them that are.
+in_archive() {
+  local program
+  for program in "$@"; do [ ! -x "$bin/$program" ] || echo "$program"; done
+}
 if [ -n "$built" ]; then
-  if [ -x "$bin/gpu_device" ]; then
+  mapfile -t contract < <(in_archive gpu_{device,stream,graph} test_multiprocess_update_ahead)
+  ! has_cudnn || mapfile -t -O ${#contract[@]} contract < <(in_archive gpu_cudnn_graph)
+  if [ ${#contract[@]} -gt 0 ]; then
     # One after the other: the first looks at what is free of the GPU's memory.
     # shellcheck disable=SC2016
-    run_beside "device contract" 120 1 gpu_{device,stream,graph} -- bash -c '"$0/$1"' "$bin"
+    run_beside "device contract" 150 1 "${contract[@]}" -- bash -c '"$0/$1"' "$bin"
   else skip "device contract" "not in this archive"; fi
   if [ -x "$bin/gpu_models" ]; then run gpu_models 120 "$bin/gpu_models"; else skip gpu_models "not in this archive"; fi
 elif ctest_has -E "$others"; then
@@ -119,6 +126,13 @@ for ranks in 2 4; do
   run "NCCL, $ranks ranks on one GPU" 100 "$bin/gpu_nccl_ranks" sums $ranks
   run "NCCL, kill -9 of one of $ranks" 100 "$bin/gpu_nccl_ranks" kill $ranks
 done
+if [ -z "$built" ]; then drop_steps 1  # among CTest's
+else
+  mapfile -t nccl < <(in_archive test_nccl{,_sums,_life,_lanes,_faults,_failures,_library})
+  # shellcheck disable=SC2016
+  if [ ${#nccl[@]} -gt 0 ]; then run_beside "NCCL, library and lanes" 200 1 "${nccl[@]}" -- bash -c '"$0/$1"' "$bin"
+  else skip "NCCL, library and lanes" "not in this archive"; fi
+fi
 
 # ---- the quickstart's job, on the GPU; and one over NCCL, of two ranks where there are two GPUs
 if [ "$service" = ON ]; then

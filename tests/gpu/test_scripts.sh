@@ -65,9 +65,8 @@ case "$name $*" in
 esac
 PROGRAM
 chmod +x "$work"/path/* "$work/program"
-for program in tests/gpu_{kernels,nccl_ranks,device,stream,graph,models} bin/bench_gpu_{kernels,train} bin/gradsync-{conformance,worker,coordinator} bin/gradsync; do
-  ln "$work/program" "$work/gradsync-gpu/$program"
-done
+programs=$(tests/gpu/archive.sh --programs)
+for program in $programs; do ln "$work/program" "$work/gradsync-gpu/$program"; done
 pack() { # CUDNN: its headers' version, or none
   printf 'commit: x\nservice: ON\ncudnn: %s\n' "$1" >"$work/gradsync-gpu/BUILT"
   tar -C "$work" -cf "$work/archive.tar" gradsync-gpu
@@ -108,10 +107,11 @@ interrupt() {
 # ---- all is well: each step runs, none is left out
 script 0 tests/gpu/run.sh
 ! grep -E ' (FAILED|skipped|not run) ' "$table" || fail "run.sh leaves out, where nothing is amiss: $(cat "$table")"
-[ "$(grep -cE ' ok +[0-9-]+' "$table")" -eq 20 ] || fail "run.sh has other steps than 20: $(cat "$table")"
+[ "$(grep -cE ' ok +[0-9-]+' "$table")" -eq 21 ] || fail "run.sh has other steps than 21: $(cat "$table")"
 for words in 'gpu_kernels attention layernorm$' 'gpu_kernels matmul$' '^GRADSYNC_CUDA_CUDNN_ATTENTION=1 gpu_kernels half_attention half_attention_backward' 'gpu_kernels residuals' 'gpu_stream' 'gpu_graph' 'gradsync-conformance train-mlp --sharded' 'gpu_nccl_ranks kill 4' 'gradsync submit'; do
   grep -q "$words" "$work/calls" || fail "run.sh does not run: $words"
 done
+tests_run=$(cat "$work/calls")
 grep -q 'NCCL: 2.32.3' "$table" || fail "run.sh does not say which NCCL"
 script 0 bench/gpu.sh
 ! grep -E 'FAILED|skipped|not run' "$said" || fail "bench/gpu.sh leaves out, where nothing is amiss"
@@ -119,6 +119,12 @@ script 0 bench/gpu.sh
 grep -q '^bench_gpu_train --model 124M --precision bf16 --peak 700.1' "$work/calls" || fail "bench/gpu.sh does not tell the measured peak"
 for words in '"peer": "pytorch"' '^loss 3.1 to 1.1' 'first step' '^NCCL'; do
   grep -q "$words" "$said" || fail "bench/gpu.sh does not show: $words"
+done
+
+# Whatever an archive is made of is run by the one or the other; the API is the coordinator's own.
+for program in $programs; do
+  [[ $program == bin/gradsync-api ]] || grep -Eq "(^| )${program#*/}( |$)" "$work/calls" - <<<"$tests_run" ||
+    fail "neither script runs: $program"
 done
 
 # Each way that a device may go (kernels/choice.c) is tried alone, beside none of them, also where one is on in the shell.
@@ -145,7 +151,7 @@ grep -q '^# way CUDA_FACTOR_ON_DEVICE=1: failed$' "$said" || fail "a way that fa
 script 1 tests/gpu/run.sh layernorm fails
 grep -m 1 . "$table" | grep -q '^FAILED kernels = CPU twins: exit code 1: FAIL layernorm: exit code 1: FAIL layernorm: sums differ$' || fail "run.sh begins with: $(grep -m 1 . "$table")"
 grep -q '^synccheck of the kernels  *FAILED' "$table" || fail "run.sh ends behind a failure"
-[ "$(grep -c ' ok ' "$table")" -eq 17 ] || fail "a family that fails takes others with it: $(cat "$table")"
+[ "$(grep -c ' ok ' "$table")" -eq 18 ] || fail "a family that fails takes others with it: $(cat "$table")"
 script 1 bench/gpu.sh attention fails
 grep -q '^# FAILED exit code 1: .*FAIL attention: sums differ$' "$work/out/bench-logs/failures.txt" || fail "bench/gpu.sh does not say what failed"
 [ "$(find "$work/out/bench-logs" -name 'part_*.log' | wc -l)" -eq 17 ] || fail "bench/gpu.sh ends behind a failure"
@@ -153,7 +159,7 @@ grep -q '^# FAILED exit code 1: .*FAIL attention: sums differ$' "$work/out/bench
 # ---- a lost device ends the run
 script 1 tests/gpu/run.sh gpu_models loses
 grep -m 1 . "$table" | grep -q '^FAILED the device no longer answers, behind: gpu_models$' || fail "run.sh begins with: $(grep -m 1 . "$table")"
-[ "$(grep -c ' not run ' "$table")" -eq 10 ] || fail "run.sh goes on without a device: $(cat "$table")"
+[ "$(grep -c ' not run ' "$table")" -eq 11 ] || fail "run.sh goes on without a device: $(cat "$table")"
 ! grep -q gpu_nccl_ranks "$work/calls" || fail "a step runs without a device"
 script 1 bench/gpu.sh matmul loses
 [ "$(grep -c '^# not run, the device is lost' "$said")" -eq 15 ] || fail "bench/gpu.sh goes on without a device"
