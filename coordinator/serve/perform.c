@@ -81,7 +81,7 @@ static gs_work *make_work(const gs_performer *performer, const gs_effect *effect
     case GS_DO_WRITE_CHECKPOINT: return gs_row_work_put_checkpoint(effect->job_id, effect->checkpoint);
     case GS_DO_DELETE_CHECKPOINT: return gs_row_work_delete_checkpoint(effect->job_id, effect->text);
     case GS_DO_PRUNE_KEYS: return gs_row_work_prune_keys();
-    case GS_DO_VERIFY: return gs_file_work_verify(&at, effect->job, effect->checkpoint, effect->verify);
+    case GS_DO_VERIFY: return gs_file_work_verify(&at, effect->job, effect->verify.item, effect->verify.report);
     case GS_DO_LOOK_AT_PARTS:
         return gs_file_work_look_at_parts(&at, effect->job, effect->text, effect->all_reported);
     case GS_DO_FIND_DIRECTORIES: return gs_file_work_find_directories(&at, effect->job, performer->state->cluster.id);

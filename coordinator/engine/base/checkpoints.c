@@ -78,7 +78,9 @@ static void free_report(void *report) {
 static void read_files(gs_engine *engine, gs_job *job, gs_checkpoint *item, const gs_checkpoint_report *report) {
     item->read_asked_ns = engine->state.now_ns;
     gs_effect *effect = ask(engine, GS_DO_VERIFY, job, item);
-    effect->verify = report;
+    const gs_checkpoint *copy = effect->checkpoint;
+    effect->verify.item = copy;
+    effect->verify.report = report;
 }
 
 void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report, bool is_told) {
@@ -349,13 +351,13 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
     gs_job *job;
     gs_checkpoint *item = find(engine, &job, done);
     if (!item || item->state != GS_CHECKPOINT_VERIFYING) return;
-    engine->state.schedule_needed = true;
     if (!done->status.code) {
         gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_RECORDING);
         write_row(engine, job, item);
         gs_checkpoints_settle(job);
         return;
     }
+    engine->state.schedule_needed = true;
     const gs_member *apart = done->status.code == GS_NOT_FOUND ? gs_place_find_apart(engine, job->run) : NULL;
     if (apart) {
         gs_note_add(engine, job, apart, GS_SEVERITY_WARNING, "CheckpointElsewhere",

@@ -170,7 +170,10 @@ typedef struct gs_effect {
         gs_tombstone tombstone;  // DELETE_JOB: what is left of it
         uint32_t generation_end;
         const gs_checkpoint *checkpoint;
-        const gs_checkpoint_report *verify;  // VERIFY; NULL: as its manifest says
+        struct {
+            const gs_checkpoint *item;
+            const gs_checkpoint_report *report;  // NULL: as its manifest says
+        } verify;
         bool all_reported;
         gs_life_look life;
         gs_note note;

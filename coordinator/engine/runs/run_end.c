@@ -10,20 +10,6 @@
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
-static bool has_arrived(const gs_run *run) {
-    return run->job->stop_asked || gs_run_all_said(run, GS_BYE_TARGET_REACHED) || gs_run_all_said(run, GS_BYE_DATA_ENDED);
-}
-
-// A disk that is away keeps no job from its end: what it has is found when it is back, before the next start. What a job leaves is
-// read before it has ended, for as long as a disk may take to answer; a job that starts again waits for nobody who reads.
-static bool is_over(const gs_engine *engine, const gs_run *run) {
-    const gs_checkpoints *checkpoints = &run->job->checkpoints;
-    if (!gs_run_all_exited(run)) return false;
-    if (checkpoints->away_since_ns) return true;
-    if (gs_checkpoints_pending(checkpoints)) return false;
-    return !has_arrived(run) || !gs_checkpoints_being_read(checkpoints, engine->state.now_ns - engine->state.timing.disk_away_ns);
-}
-
 static bool is_error_code(int exit_code) {
     return exit_code > 0 && exit_code != 75 && exit_code != 76;
 }
@@ -192,6 +178,26 @@ static void end_left(gs_engine *engine, gs_run *run) {
                 orphaned ? "no coordinator was there: the ranks saved and stopped at step %lld"
                          : "a worker shuts down: the ranks saved and stopped at step %lld",
                 (long long)run->step);
+}
+
+// Its job is over with it, and nobody starts again from what it leaves.
+static bool ends_for_good(const gs_engine *engine, gs_run *run) {
+    if (run->job->stop_asked || gs_run_all_said(run, GS_BYE_TARGET_REACHED) || gs_run_all_said(run, GS_BYE_DATA_ENDED)) return true;
+    if (have_left(run)) return false;
+    int recent;
+    complete_cause(engine, run);
+    return decide(engine, run, &recent).action == GS_RESTART_FAIL;
+}
+
+// A disk that is away keeps no job from its end: what it has is found when it is back, before the next start. What a job leaves is
+// read before it has ended, for as long as a disk may take to answer; a job that starts again waits for nobody who reads.
+static bool is_over(const gs_engine *engine, gs_run *run) {
+    const gs_checkpoints *checkpoints = &run->job->checkpoints;
+    if (!gs_run_all_exited(run)) return false;
+    if (checkpoints->away_since_ns) return true;
+    if (gs_checkpoints_pending(checkpoints)) return false;
+    if (!gs_checkpoints_being_read(checkpoints, engine->state.now_ns - engine->state.timing.disk_away_ns)) return true;
+    return !ends_for_good(engine, run);
 }
 
 // What they say of its ranks later counts more than what others do.
