@@ -181,6 +181,54 @@ static void a_longer_limit_is_told_once_it_is_written_down(void **state) {
     assert_int_equal(gs_play_run(play)->phase, GS_RUN_RELOADING);
 }
 
+static void tell_step(gs_play *play, int64_t step) {
+    for (int i = 0; i < GS_PLAY_RANKS; i++) {
+        gs_engine_event told = gs_play_message(play, i, GS_ON_STEP);
+        told.step.applied_step = step;
+        gs_play_hear(play, &told);
+    }
+}
+
+// The job has been further than its ranks are now: they go on from an older checkpoint, and step all the while.
+static void ranks_that_go_on_from_an_older_step_do_not_hang(void **state) {
+    gs_play *play = *state;
+    tell_step(play, 500);
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);  // of step 3
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, GS_ON_EXITED);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    gs_play_say_all(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) {
+        gs_engine_event ready = gs_play_message(play, i, GS_ON_READY);
+        ready.ready.applied_step = 3;
+        gs_play_hear(play, &ready);
+    }
+    gs_play_say_all(play, GS_ON_COMM_UP);
+    tell_step(play, 4);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(play)->base_step, 3);
+    assert_int_equal(job_of(play)->step, 500);
+
+    gs_play_reopen(play);
+    gs_play_say_all(play, GS_ON_HELLO);
+    play->watched_reason = "WorkerHung";
+    const int64_t every_ns = GS_NS_PER_SEC / 2, end_ns = play->now_ns + 3 * gs_timing_default.hang_first_ns;
+    for (int64_t step = 5; play->now_ns < end_ns; step++) {
+        gs_play_wait(play, every_ns);
+        assert_true(step < 500);
+        tell_step(play, step);
+        assert_int_equal(play->num_watched, 0);
+    }
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(job_of(play)->restarts, 1);
+    // And who steps no more does, wherever the job has been.
+    for (int64_t waited_ns = 0; waited_ns < 3 * gs_timing_default.hang_first_ns && !play->num_watched; waited_ns += every_ns) {
+        gs_play_wait(play, every_ns);
+        gs_play_say_all(play, GS_ON_HEARTBEAT);
+    }
+    assert_int_equal(play->num_watched, 1);
+}
+
 static int64_t time_to_launch(gs_play *play) {
     int64_t begin_ns = play->now_ns;
     gs_play_reopen(play);
@@ -233,6 +281,7 @@ int main(void) {
         TEST(whose_ranks_have_all_ended_is_over_at_once),
         TEST(who_was_told_a_longer_limit_is_waited_for_that_long),
         TEST(a_longer_limit_is_told_once_it_is_written_down),
+        TEST(ranks_that_go_on_from_an_older_step_do_not_hang),
         TEST(a_set_that_the_row_does_not_know_has_time_to_say_that_it_is_there),
         cmocka_unit_test(a_run_that_never_trained_is_not_kept),
     };
