@@ -92,6 +92,7 @@ static void take_order(gs_play *play, const gs_effect *effect) {
     const gs_agent_message *message = &effect->agent_message;
     play->num_adopt_orders += message->order == GS_TELL_ADOPT_RANK;
     play->num_stop_orders += message->order == GS_TELL_STOP_RANK;
+    play->num_kill_orders += message->order == GS_TELL_STOP_RANK && (message->kill || message->grace_seconds <= 0);
     play->worker_is_welcome |= message->order == GS_TELL_AGENT_WELCOME;
     if (message->order == GS_TELL_START_RANK) {
         if (play->job && effect->member->job->id != play->job) return;  // a rank of another job: no test speaks for it

@@ -47,7 +47,7 @@ typedef struct gs_play {
     int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges, num_sweeps;
     int num_goes;  // that ranks were told
     int num_removals;  // of checkpoints' files
-    int num_adopt_orders, num_stop_orders;  // that agents were given
+    int num_adopt_orders, num_stop_orders, num_kill_orders;  // that agents were given; of stops, those that give no time to save
     bool worker_is_welcome;  // an agent was told so
     bool shows_tokens;               // trainers of the worker do, from its next hello on
     bool looks_out;                  // the worker does, from its next hello on

@@ -284,6 +284,7 @@ static void ranks_whose_communicator_is_not_up_are_asked_to_end(void **state) {
         gs_play_wait(play, 2 * gs_timing_default.grace_ns);
         expect_answer(play, call, GS_OK);
         assert_int_equal(play->num_stop_orders, NUM_RANKS);
+        assert_int_equal(play->num_kill_orders, 0);
         const gs_job *job = lost_job(play);
         assert_null(job->run);
         assert_int_equal(job->state, GS_JOB_QUEUED);
@@ -400,6 +401,9 @@ static void a_generation_stands_where_its_own_ranks_do(void **state) {
     assert_int_equal(job->run->step, 40);
     assert_int_equal(job->run->base_step, 40);
     assert_int_equal(job->run->step_before, 90);
+    // It is asked to save and end: none of its own generation is left that it could take a step with.
+    assert_int_equal(play->num_stop_orders, 1);
+    assert_int_equal(play->num_kill_orders, 0);
 }
 
 static void say_it_is_up(gs_play *play, int rank) {
