@@ -1,5 +1,6 @@
 #include "tests/support/fake_worker.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ typedef struct fake_trainer {
     bool training, ended, reported, aborted;
     int exit_code, signal;
     atomic_bool killed, done;
+    gs_key_file key;
 } fake_trainer;
 
 struct gs_fake_worker {
@@ -47,6 +49,10 @@ struct gs_fake_worker {
     gs_fake_plans *plans;
     fake_trainer *trainers[MAX_SLOTS];
     _Atomic int64_t longest_gap_ns, num_steps;
+    gs_key_file key;
+    bool has_key;
+    pthread_mutex_t shown_mutex;
+    gs_fake_rank shown[MAX_SLOTS];  // of the last trainer there
 };
 
 static gs_deadline call_deadline(void) { return gs_deadline_in_ms(CALL_MS); }
@@ -439,6 +445,51 @@ static void run_trainer(void *ctx, const atomic_bool *stopping) {
     atomic_store(&trainer->done, true);
 }
 
+static gs_status copy_key(void *ctx, gs_key_file *key) {
+    *key = *(const gs_key_file *)ctx;
+    return gs_ok();
+}
+
+// The public halves, to each life of the coordinator.
+static void tell_rank_keys(gs_fake_worker *worker) {
+    gs_json *told = gs_json_new_object(), *keys = gs_json_new_array();
+    for (int i = 0; worker->has_key && i < worker->slots; i++) {
+        char shown[GS_CURVE_KEY_TEXT_BYTES];
+        if (!worker->trainers[i]) continue;
+        gs_json *entry = gs_json_new_object();
+        gs_curve_key_format(shown, &worker->trainers[i]->key.pair.shown);
+        gs_json_set_int(entry, "slot", i);
+        gs_json_set_u64(entry, "incarnation", worker->trainers[i]->incarnation);
+        gs_json_set_string(entry, "public", shown);
+        gs_json_push(keys, entry);
+    }
+    bool has_some = gs_json_count(keys) > 0;
+    gs_json_set(told, "keys", keys);
+    if (has_some) gs_rpc_send(worker->client, GS_RANK_KEYS, told);
+    gs_json_release(told);
+}
+
+static void draw_key(gs_fake_worker *worker, fake_trainer *trainer, gs_rpc_client_options *options) {
+    if (!worker->has_key) return;
+    trainer->key = (gs_key_file){.name = "rank", .server = worker->key.server};
+    if (gs_curve_pair_draw(&trainer->key.pair).code) abort();
+    options->source = (gs_rpc_key_source){copy_key, &trainer->key};
+}
+
+static void show_rank(gs_fake_worker *worker, const fake_trainer *trainer, uint64_t job) {
+    pthread_mutex_lock(&worker->shown_mutex);
+    worker->shown[trainer->slot] = (gs_fake_rank){.client = trainer->client, .job = job, .incarnation = trainer->incarnation,
+                                                  .launch_token = trainer->launch_token, .key = trainer->key};
+    pthread_mutex_unlock(&worker->shown_mutex);
+}
+
+bool gs_fake_worker_rank(gs_fake_worker *worker, int slot, gs_fake_rank *rank) {
+    pthread_mutex_lock(&worker->shown_mutex);
+    *rank = worker->shown[slot];
+    pthread_mutex_unlock(&worker->shown_mutex);
+    return rank->client != NULL;
+}
+
 static void start_trainer(gs_fake_worker *worker, const gs_json *item) {
     int slot = (int)gs_json_int_or(item, "slot", 0);
     fake_trainer *trainer = calloc(1, sizeof *trainer);
@@ -457,9 +508,12 @@ static void start_trainer(gs_fake_worker *worker, const gs_json *item) {
     gs_rpc_client_options options = {.endpoint = worker->control, .job = job,
                                      .incarnation = trainer->incarnation,
                                      .launch_token = worker->is_of_before ? 0 : trainer->launch_token};
+    draw_key(worker, trainer, &options);
     gs_status status = gs_rpc_client_open(&trainer->client, worker->context, &options);
     if (!ok || read.code || token.code || status.code) abort();
     worker->trainers[slot] = trainer;
+    tell_rank_keys(worker);
+    show_rank(worker, trainer, job);
     status = gs_thread_start(&trainer->thread, "trainer", run_trainer, trainer);
     if (status.code) abort();
 }
@@ -531,6 +585,7 @@ static void say_agent_hello(gs_fake_worker *worker) {
     worker->stream = NULL;
     gs_status status = gs_rpc_stream_open(&worker->stream, worker->client, GS_AGENT_HELLO, hello);
     if (status.code) gs_sleep_ns(5 * GS_NS_PER_MS);
+    else tell_rank_keys(worker);
     gs_json_release(hello);
 }
 
@@ -588,6 +643,10 @@ gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
     snprintf(worker->control, sizeof worker->control, "%s", options->control);
     worker->is_of_before = options->is_of_before;
     gs_rpc_client_options client = {.endpoint = worker->control, .incarnation = worker->incarnation};
+    pthread_mutex_init(&worker->shown_mutex, NULL);
+    worker->has_key = options->key != NULL;
+    if (worker->has_key) worker->key = *options->key;
+    if (worker->has_key) client.source = (gs_rpc_key_source){copy_key, &worker->key};
     gs_status status = gs_rpc_client_open(&worker->client, context, &client);
     if (!status.code) status = gs_thread_start(&worker->thread, "agent", run_agent, worker);
     if (status.code) {
@@ -620,5 +679,6 @@ void gs_fake_worker_stop(gs_fake_worker *worker) {
     }
     gs_rpc_stream_close(worker->stream);
     gs_rpc_client_close(worker->client);
+    pthread_mutex_destroy(&worker->shown_mutex);
     free(worker);
 }

@@ -10,6 +10,7 @@
 
 #include "core/status.h"
 #include "rpc/client/rpc_client.h"
+#include "rpc/keys/key_file.h"
 
 typedef struct gs_fake_worker gs_fake_worker;
 
@@ -48,6 +49,7 @@ typedef struct gs_fake_worker_options {
     bool has_no_nccl;
     bool is_of_before;  // its trainers show their launch tokens in Hello alone
     int step_ms;  // how long a step takes
+    const gs_key_file *key;  // of the worker, whose trainers draw keys of their own; NULL: nobody is asked for one
     gs_fake_faults *faults;  // borrowed; may be NULL
     gs_fake_plans *plans;    // borrowed; may be NULL
 } gs_fake_worker_options;
@@ -59,6 +61,14 @@ int64_t gs_fake_worker_longest_gap_ns(const gs_fake_worker *worker);
 int64_t gs_fake_worker_num_steps(const gs_fake_worker *worker);  // of all its trainers so far
 // Its agent's channel, for what else an agent would send.
 gs_rpc_client *gs_fake_worker_client(const gs_fake_worker *worker);
+
+// What a trainer shows of itself.
+typedef struct gs_fake_rank {
+    gs_rpc_client *client;  // its own; borrowed as long as it runs
+    uint64_t job, incarnation, launch_token;
+    gs_key_file key;  // where its worker has one
+} gs_fake_rank;
+bool gs_fake_worker_rank(gs_fake_worker *worker, int slot, gs_fake_rank *rank);  // false: none was started there
 void gs_fake_worker_stop(gs_fake_worker *worker);  // NULL is fine
 
 #endif
