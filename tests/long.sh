@@ -95,7 +95,7 @@ item coordinator/disk-errors dev test_fault_coordinator_full_disk \
   'GRADSYNC_FULL_WRITES=all "$build/tests/test_fault_coordinator_full_disk" a_disk_that_gives_errors_loses_nothing_that_was_promised'
 # Bits of its data directory flipped while it was away.
 # shellcheck disable=SC2016
-item coordinator/damage dev test_fault_coordinator_damage 'GRADSYNC_DAMAGES=300 "$build/tests/test_fault_coordinator_damage"'
+item coordinator/damage dev test_fault_coordinator_damage 'GRADSYNC_DAMAGES=1000 "$build/tests/test_fault_coordinator_damage"'
 # Ten minutes without a coordinator, and a hundred that end one after the other.
 # Not by CTest, which ends a test at its TIMEOUT whatever it is told.
 # shellcheck disable=SC2016
