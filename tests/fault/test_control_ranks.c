@@ -1,6 +1,6 @@
 // A live rank, with its own key and its own launch token, at a coordinator that asks for keys: it names another job, another rank,
 // another generation than its own, and nothing comes of that: not for a job that a real worker trains, nor for its neighbour on its own
-// worker, nor for what its own job has come to.
+// worker, nor for what its own job has come to. Row M3 of docs/faults.md.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
