@@ -230,16 +230,21 @@ void gs_metrics_page_destroy(gs_observer *observer) {
     observer->page = NULL;
 }
 
+// What the thread reads does not change any more. NULL: out of memory.
+static gs_metrics_page *create_page(const gs_observer *observer) {
+    gs_metrics_page *page = calloc(1, sizeof *page);
+    if (!page) return NULL;
+    page->metrics = observer->metrics;
+    page->wake_fd = observer->wake_fd;
+    return page;
+}
+
 void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
     (void)peer;
     (void)request;
     gs_observer *observer = ctx;
-    if (!observer->page) observer->page = calloc(1, sizeof *observer->page);
-    if (observer->page) {
-        observer->page->metrics = observer->metrics;
-        observer->page->wake_fd = observer->wake_fd;
-    }
+    if (!observer->page) observer->page = create_page(observer);
     gs_metrics_asker *asker = observer->page ? calloc(1, sizeof *asker) : NULL;
     if (!asker) {
         gs_rpc_end(call, gs_error(GS_RESOURCE_EXHAUSTED, "metrics: out of memory"));

@@ -2,6 +2,7 @@
 #include "worker/control/rendezvous.h"
 
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@ typedef struct fixture {
     gs_rpc_server *server;
     gs_thread *thread;
     gs_rpc_client *clients[HERE];
-    int world_size;
+    atomic_int world_size;  // a test says it when the server is there
     // Of the server's thread until it has stopped.
     gs_rpc_call_handle *held[HERE];
     char *texts[HERE], tags[4096];
